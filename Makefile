@@ -18,8 +18,8 @@ PRECOMMIT := $(VENV)/.installed-pre-commit
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo examples test test-slow test-all test-lowest package promises fuzz fuzz-nets lint pre-commit format \
-        bench warmup docs docs-pages docs-messages clean
+.PHONY: help venv demo examples test test-slow test-all test-lowest package baseline fuzz fuzz-nets lint pre-commit format \
+        bench warmup docs docs-reference docs-catalogs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -71,14 +71,14 @@ test-lowest: ## tests with the lowest version of each dependency that setup.cfg 
 	@$(PYTHON) -m benchmarks.lowest_versions $(LOWEST)
 
 package: ## build sdist and wheel into dist/, test them in clean environments (PACKAGE='--python python3.12': with this one)
-	@$(PYTHON) -m benchmarks.packages $(PACKAGE)
+	@$(PYTHON) -m benchmarks.package_install $(PACKAGE)
 	@$(PYTHON) -m benchmarks.container_steps
 
-promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
-	@$(BIN)/python -m benchmarks.promises $(PROMISES)
+baseline: $(TESTS) ## compare the measured figures of docs/baseline.md with the code; fail on a regression (BASELINE=--write: update the page)
+	@$(BIN)/python -m benchmarks.baselines $(BASELINE)
 
 fuzz: $(TESTS) ## hostile input through the commands and calls (N=2000 SECONDS=600 KIND="integer yaml" SEED=0 SECOND=1; docs/reliability.md)
-	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.hostile -n $(or $(N),2000) $(if $(SECONDS),--seconds $(SECONDS)) \
+	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.robustness -n $(or $(N),2000) $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED)) $(if $(SECOND),--second) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(KEEP),--keep $(KEEP))
 
 # One process computes with one thread; several may run side by side with a JOURNAL each.
@@ -118,10 +118,10 @@ docs: $(DOCS) ## build the site, build/site/index.html in English and build/site
 	$(SPHINX) -b html -d build/doctrees/zh -D language=zh_CN docs build/site/zh
 	@echo "open build/site/index.html, build/site/zh/index.html"
 
-docs-pages: $(CORE) ## write the pages of docs/ that the code tells: commands, calls, files, targets, error messages
+docs-reference: $(CORE) ## write the pages of docs/ that the code tells: commands, calls, files, targets, error messages
 	$(BIN)/python -m docs.pages
 
-docs-messages: $(DOCS) ## bring docs/locale to the pages as they are: what changed is marked, for the translators
+docs-catalogs: $(DOCS) ## bring docs/locale to the pages as they are: what changed is marked, for the translators
 	$(SPHINX) -b gettext -d build/doctrees/gettext docs build/messages
 	$(BIN)/python -m docs.pages.catalogues build/messages
 

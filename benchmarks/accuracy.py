@@ -18,7 +18,7 @@ import itertools
 import time
 
 import lingeronnx as lo
-from lingeronnx.ops.macs import macs
+from lingeronnx.ops.macs import count_macs
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
             activations=activations,
         )
         took = time.perf_counter() - start
-        millions = sum(macs(node) for node in quantized.float_graph.graph) / 1e6
+        millions = sum(count_macs(node) for node in quantized.float_graph.graph) / 1e6
         found = lo.evaluate(
             quantized.session(),
             args.test,

@@ -31,11 +31,11 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.session import Session
-from lingeronnx.targets import by_name
-from simulator.fixed import Rescale
-from simulator.kernels import LayerNorm, LogSoftmax, Softmax, softmax_entry
-from simulator.lut import piecewise
-from simulator.machine import Call, Spec, compile
+from lingeronnx.targets import get_target
+from simulator.fixed_point import Rescale
+from simulator.kernels import LayerNorm, LogSoftmax, Softmax, make_input_table
+from simulator.piecewise import load_piecewise
+from simulator.program import Step, TensorSpec, compile_program
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -99,12 +99,12 @@ def tables() -> Iterator[Row]:
         x = np.linspace(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 1 << 16).astype(np.int64)
         for name, function in PIECES.items():
             for width in (16, 8):
-                got = piecewise(name, chip).rounded(x, width)
+                got = load_piecewise(name, chip).rounded(x, width)
                 real = function(x / 2.0**fraction)
                 yield Row(name, chip, f"Q{fraction} -> Q{width - 1}", measured(got, real, 2.0 ** (width - 1), width))
     x = np.linspace(-(2**31), 2**31 - 1, 1 << 16).astype(np.int64)
     for name, function in VALLEYS.items():
-        got = piecewise(name, "venusA").to(x, 15, 32)
+        got = load_piecewise(name, "venusA").to(x, 15, 32)
         yield Row(name, "venusA, training side", "Q27 -> Q15", measured(got, function(x / 2.0**27), 2.0**15, 32))
 
 
@@ -140,7 +140,7 @@ INT8 = np.arange(-128, 128, dtype=np.int8)
 @cache
 def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     """Return how the quantizer writes a float operator for a platform, and its result for every int8 at scale 2^q."""
-    it, target = OPERATORS[name], by_name(where)
+    it, target = OPERATORS[name], get_target(where)
     node = helper.make_node(it.op_type, ["x"], ["y"], name="it")
     ends = [helper.make_tensor_value_info(end, 1, ["N", 4]) for end in "xy"]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
@@ -181,7 +181,7 @@ LENGTHS = {10: 1000, 100: 200, 1000: 50}  # how many rows of each
 
 def run(kernel: object, x: np.ndarray) -> np.ndarray:
     """Return what one kernel computes from `x`."""
-    program = compile([Call(kernel, ("x",), ("y",))], {"x": Spec(x.shape, x.dtype)}, keep=["y"])  # type: ignore[arg-type]
+    program = compile_program([Step(kernel, ("x",), ("y",))], {"x": TensorSpec(x.shape, x.dtype)}, keep=["y"])  # type: ignore[arg-type]
     return next(array for _, array in program.run({"x": x}))
 
 
@@ -191,7 +191,7 @@ def shares(name: str, way: str, q: int, length: int) -> tuple[np.ndarray, np.nda
     x = np.random.default_rng(length).integers(-128, 128, (LENGTHS[length], length), dtype=np.int8)
     exponents = x / 2.0**q - x.max(axis=1, keepdims=True) / 2.0**q
     real = exponents - np.log(np.exp(exponents).sum(axis=1, keepdims=True))
-    kernel = (Softmax if name == "softmax" else LogSoftmax)(softmax_entry(2.0 ** (25 - q), 8), Q15, way=way)
+    kernel = (Softmax if name == "softmax" else LogSoftmax)(make_input_table(2.0 ** (25 - q), 8), Q15, way=way)
     return run(kernel, x), np.exp(real) if name == "softmax" else real
 
 
@@ -374,13 +374,13 @@ def table_panels() -> list[Panel]:
         lines = []
         for chip, fraction, _ in CHIPS[:2]:
             inputs = np.floor(x * 2.0**fraction).astype(np.int64)
-            got = piecewise(name, chip).rounded(inputs, 16)
+            got = load_piecewise(name, chip).rounded(inputs, 16)
             label = chip if chip == "venus" else "arcs, venusA"
             lines.append((label, x, errors(got, function(inputs / 2.0**fraction), 2.0**15, 16)))
         found.append(Panel(name, "x", "LSB of Q15", lines))
     inputs = (x * 2.0**27).astype(np.int64)
     lines = [
-        (name, x, errors(piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
+        (name, x, errors(load_piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
         for name, function in VALLEYS.items()
     ]
     return [*found, Panel("gelu, swish (venusA, training side)", "x", "LSB of Q15", lines)]
@@ -445,8 +445,14 @@ def draw(name: str, folder: Path) -> None:
     from matplotlib import pyplot as plt
 
     found = panels(name)
-    look = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 8, "axes.spines.top": False,
-            "axes.spines.right": False, "path.simplify_threshold": 0.5}  # fmt: skip
+    look = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "path.simplify_threshold": 0.5,
+    }
     with mpl.rc_context(look):
         figure, axes = plt.subplots(1, len(found), figsize=(3.3 * len(found), 2.8), layout="constrained")
         for panel, axis in zip(found, axes, strict=True):

@@ -30,19 +30,19 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared"
-OTHERS = SHARED / "models" / "cifar_resnet_bn.onnx", f"{SHARED}/data/loaders.py:resnet_bn_calib"
+SHARED_DIR = ROOT.parent / "shared"
+OTHERS = SHARED_DIR / "models" / "cifar_resnet_bn.onnx", f"{SHARED_DIR}/data/loaders.py:resnet_bn_calib"
 OURS = ROOT / "models" / "digits_cnn.onnx", str(ROOT / "models" / "digits_calib.npz")
 
 
-def least(work: Callable[[], Any]) -> tuple[float, float]:
+def measure_best_time(work: Callable[[], Any]) -> tuple[float, float]:
     """Return (wall, processor) seconds of one call."""
     wall, own = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - own
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """Return the name of the processor and how many there are."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -50,28 +50,28 @@ def processor() -> str:
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} processors"
 
 
-def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> None:
+def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> None:
     """Print the cost in multiply-accumulates and time, and the gain of workers."""
-    from lingeronnx.analysis.sensitivity.layers import layers, rounding
-    from lingeronnx.analysis.sensitivity.sensitivity import evaluation_data, sensitivity
+    from lingeronnx.analysis.sensitivity.layers import build_roundable_model, list_rounded_operators
+    from lingeronnx.analysis.sensitivity.sensitivity import load_evaluation_data, sensitivity
     from lingeronnx.analysis.sensitivity.trial import RoundedSet
-    from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, block_of
-    from lingeronnx.flow import plan_for, prepare
+    from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, choose_block_size
+    from lingeronnx.flow import plan_model, prepare_model
     from lingeronnx.graph import ir
-    from lingeronnx.run.cluster import spread
-    from lingeronnx.run.runners import ort_session
+    from lingeronnx.run.cluster import map_jobs
+    from lingeronnx.run.runners import open_ort_session
 
     settings = {"effort": "fast", "limit": samples}
-    planned = plan_for(prepare(model, calib, None, settings, hold=False))
-    every = layers(planned)
+    planned = plan_model(prepare_model(model, calib, None, settings, hold=False))
+    every = list_rounded_operators(planned)
     output = str(planned.graph.graph.outputs[0].name)
-    given = rounding(planned, every, [output])
-    data = evaluation_data(planned, calib, None)
+    given = build_roundable_model(planned, every, [output])
+    data = load_evaluation_data(planned, calib, None)
     trials = tuple(setting for layer in every for setting in layer.kinds("all").values())
     job = BlockTrials(given, RoundedSet(), trials, ("L1",))
-    size = block_of(planned, given.engine().segments)
+    size = choose_block_size(planned, given.engine().segments)
     blocks = list(data.batches(size))
-    session = ort_session(ir.to_proto(planned.graph), "the model", threads=1)
+    session = open_ort_session(ir.to_proto(planned.graph), "the model", threads=1)
     work = job.start()
 
     def ours() -> None:
@@ -83,20 +83,21 @@ def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> No
             session.run([output], feeds)
 
     count = sum(len(next(iter(feeds.values()))) for feeds, _ in blocks)
-    print(f"{model.name}: {len(trials)} trials, {count} samples in blocks of {size}; {processor()}")
+    print(f"{model.name}: {len(trials)} trials, {count} samples in blocks of {size}; {describe_processor()}")
     found = sensitivity(model, calib, what="all", **settings)
     print(f"multiply-accumulates, advice and all: {found.macs / found.whole:.3f} of whole runs")
     times: dict[str, list[tuple[float, float]]] = {"ours": [], "whole": []}
     for _ in range(rounds):
-        times["whole"].append(least(whole))
-        times["ours"].append(least(ours))
+        times["whole"].append(measure_best_time(whole))
+        times["ours"].append(measure_best_time(ours))
     for number, name in enumerate(("wall", "processor")):
         single, every_trial = min(t[number] for t in times["whole"]), min(t[number] for t in times["ours"])
         ratio = every_trial / single / len(trials)
         print(f"{name:>9} time: {every_trial:.2f} s against {len(trials)} x {single:.3f} s = {ratio:.3f}")
     if workers > 1:
         alone, several = (
-            min(least(lambda n=n: list(spread(job, blocks, n)))[0] for _ in range(rounds)) for n in (1, workers)
+            min(measure_best_time(lambda n=n: list(map_jobs(job, blocks, n)))[0] for _ in range(rounds))
+            for n in (1, workers)
         )
         print(
             f"{workers} workers: {several:.2f} s against {alone:.2f} s in one, {alone / several:.2f} times as fast "
@@ -104,23 +105,23 @@ def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> No
         )
 
 
-def drawn(model: Path, samples: int) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
+def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
     """Return a function that draws samples for `model`, 32 at a time."""
-    from lingeronnx.flow import synthetic
+    from lingeronnx.flow import generate_synthetic_inputs
     from lingeronnx.graph import ir
-    from lingeronnx.run.runners import input_specs
+    from lingeronnx.run.runners import get_input_specs
 
-    specs = input_specs(ir.load(model))
+    specs = get_input_specs(ir.load(model))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for seed in range(samples // 32):
-            parts = [synthetic(specs, 2 * seed + part) for part in range(2)]
+            parts = [generate_synthetic_inputs(specs, 2 * seed + part) for part in range(2)]
             yield {spec.name: spec.joined([part[spec.name] for part in parts]) for spec in specs}
 
     return batches
 
 
-def memory(model: Path) -> None:
+def print_peak_memory(model: Path) -> None:
     """Print the peak memory at 64 and 2,048 samples."""
     found = []
     for samples in (64, 2048):
@@ -130,12 +131,12 @@ def memory(model: Path) -> None:
     print(f"ratio {found[1] / found[0]:.3f}")
 
 
-def one(model: Path, samples: int) -> None:
+def print_own_peak_memory(model: Path, samples: int) -> None:
     """Print this process's peak memory, in MiB, of a run on so many samples."""
     from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 
     with tempfile.TemporaryDirectory() as folder:
-        sensitivity(model, drawn(model, samples), folder=folder, metric=["L1", "KL"], what="all", effort="fast")
+        sensitivity(model, make_sampler(model, samples), folder=folder, metric=["L1", "KL"], what="all", effort="fast")
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
@@ -153,13 +154,13 @@ def main() -> None:
     model, calib = OTHERS if OTHERS[0].exists() else OURS
     model, calib = args.model or model, args.calib or (None if args.model else calib)
     if args.one:
-        one(model, args.one)
+        print_own_peak_memory(model, args.one)
     elif args.memory:
-        memory(model)
+        print_peak_memory(model)
     elif calib is None:
         parser.error("a model needs --calib DATA")
     else:
-        cost(model, calib, args.samples, args.rounds, args.workers)
+        print_cost(model, calib, args.samples, args.rounds, args.workers)
 
 
 if __name__ == "__main__":

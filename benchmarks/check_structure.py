@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 import onnx
 
 from benchmarks import operator_names
-from lingeronnx.formats import FORMATS, TRAINED_ONLY
+from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.targets import PLATFORMS
 
 __all__ = ["RULES", "Checkout", "Rule", "SourceFile", "Violation", "main", "read_checkout"]
@@ -57,7 +57,7 @@ OPERATOR_NAME_HOMES = {
     "lingeronnx/formats/": "the formats themselves",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
-    "lingeronnx/passes/entry/refuse.py": "QLinear begins the names of onnxruntime's own operators",
+    "lingeronnx/passes/entry/reject_unsupported.py": "QLinear begins the names of onnxruntime's own operators",
 }
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
@@ -93,7 +93,7 @@ ANY_SLACK = 0.5
 
 MAX_POSITIONAL = 7
 #: Calls with more positional arguments, by path and function, and why.
-LONG_CALLS = {"lingeronnx/deployment/c/program.py:HostPart": "the fields of a record, in order"}
+LONG_CALLS = {"lingeronnx/deployment/c_program/program.py:HostPart": "the fields of a record, in order"}
 _VARIADIC_BUILTINS = frozenset(["max", "min", "print", "range", "zip"])
 
 #: Extras of setup.cfg that no user installs for what the packages import.
@@ -309,7 +309,7 @@ def find_platform_comparisons(checkout: Checkout) -> Iterator[Violation]:
 
 def find_integer_operator_names(checkout: Checkout) -> Iterator[Violation]:
     """Only formats, targets and the oracle write the name of an integer operator."""
-    formats = (*FORMATS, *TRAINED_ONLY)
+    formats = (*INTEGER_OPS, *TRAINING_ONLY_OPS)
     names = set()
     for form in formats:
         names |= {name for name in form.names if form.domain or name != form.name}

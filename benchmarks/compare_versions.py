@@ -50,7 +50,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from version_models import SETS, Entry, Feed, entries
+from version_models import SETS, Entry, Feed, iterate_entries
 
 import lingeronnx as lo
 
@@ -88,7 +88,7 @@ def attribute(found: onnx.AttributeProto) -> str:
     return f"{found.name}={value!r}"
 
 
-def canonical(model: onnx.ModelProto) -> list[str]:
+def canonicalize(model: onnx.ModelProto) -> list[str]:
     """Return the graph as lines that depend neither on names within it nor on the order of its nodes.
 
     A tensor's key is a hash of everything it is computed from; nodes stand by depth and key, and tensors get numbers in
@@ -131,7 +131,7 @@ def _type(value: onnx.ValueInfoProto) -> str:
     return f"{onnx.TensorProto.DataType.Name(kind.elem_type).lower()}{dims}"
 
 
-def named(model: onnx.ModelProto) -> list[str]:
+def list_named_nodes(model: onnx.ModelProto) -> list[str]:
     """Return the nodes as they stand in the file, with all names; and what the file says beside the graph."""
     metadata = {prop.key: digest(prop.value) for prop in model.metadata_props}
     opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -142,19 +142,22 @@ def named(model: onnx.ModelProto) -> list[str]:
 # ---- fingerprints ------------------------------------------------------------------------------------------------
 
 
-def content(path: Path) -> str:
+def hash_content(path: Path) -> str:
     """Return a hash of a file without the version of the package that wrote it."""
     return digest(path.read_bytes().replace(lo.__version__.encode(), b"version"))
 
 
-def outputs(path: Path, feeds: Sequence[Feed], states: dict[str, str], arithmetic: str) -> Any:
+def hash_outputs(path: Path, feeds: Sequence[Feed], states: dict[str, str], arithmetic: str) -> Any:
     """Return a hash of every output of the graph at `path` on `feeds` in turn, or that it does not run."""
     try:
         session = lo.Session(path, arithmetic)
         takes = {value.name: value for value in session.get_inputs()}
         names = [value.name for value in session.get_outputs()]
-        held = {name: np.zeros([d if isinstance(d, int) else 1 for d in takes[name].shape], np.float32)
-                for name in states.values() if name in takes}  # fmt: skip
+        held = {
+            name: np.zeros([d if isinstance(d, int) else 1 for d in takes[name].shape], np.float32)
+            for name in states.values()
+            if name in takes
+        }
         chunks: dict[str, list[bytes]] = {name: [] for name in names}
         for feed in feeds:
             given = {name: array for name, array in {**feed, **held}.items() if name in takes}
@@ -266,7 +269,7 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
         linger_text = ""
         try:
             lo.convert(target, "linger").save(folder / "linger.onnx")
-            linger = content(folder / "linger.onnx")
+            linger = hash_content(folder / "linger.onnx")
         except lo.LingerOnnxError as error:
             linger, linger_text = "none", str(error).replace(str(folder), "FOLDER")
         report = written.report.to_dict()
@@ -281,16 +284,16 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
         labels = [record.pop("label") for record in verdicts]
         return {
             "numbers": {
-                "files": {file.name: content(file) for file in sorted(target.parent.iterdir())},
-                "named": named(proto),
-                "graph": canonical(proto),
+                "files": {file.name: hash_content(file) for file in sorted(target.parent.iterdir())},
+                "named": list_named_nodes(proto),
+                "graph": canonicalize(proto),
                 "linger": linger,
                 "packer": packer,
                 "report": report_numbers,
                 "check": {"float": float_numbers, "integer": integer_numbers},
                 "verdicts": verdicts,
                 "deployed": deployed[0],
-                "outputs": {word: outputs(target, feeds, states, word) for word in ("executor", "training")},
+                "outputs": {word: hash_outputs(target, feeds, states, word) for word in ("executor", "training")},
             },
             "texts": {
                 "linger": linger_text,
@@ -302,11 +305,11 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
         }
 
 
-def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
+def iterate_differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
     """Yield a line for everything in which two fingerprints differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
-            yield from differences(old.get(key), new.get(key), f"{where}{key}: ")
+            yield from iterate_differences(old.get(key), new.get(key), f"{where}{key}: ")
     elif isinstance(old, list) and isinstance(new, list) and old != new:
         changed = difflib.unified_diff([*map(str, old)], [*map(str, new)], lineterm="", n=0)
         yield from (f"{where}{line}" for line in changed if line[:3] not in ("---", "+++"))
@@ -314,7 +317,7 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         yield f"{where}{old} -> {new}"
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return the options."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--save", type=Path, help="write the fingerprints to this JSON file")
@@ -354,13 +357,13 @@ def count_verdicts(fingerprints: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Take the fingerprints; save them or compare them. Return the exit status."""
-    args = parser().parse_args()
+    args = make_parser().parse_args()
     print(f"lingeronnx of {Path(lo.__file__).parent}", file=sys.stderr)
     sets, every = (("own", "options", "suite"), 200) if args.quick else (args.sets, args.every)
     before = json.loads(args.against.read_text()) if args.against else None
     fingerprints: dict[str, Any] = {}
     different = missing = 0
-    for entry in entries(sets, every):
+    for entry in iterate_entries(sets, every):
         for platform, effort in itertools.product(args.platform, args.effort):
             key = f"{entry.name}/{platform}/{effort}"
             if not entry.serves(platform) or not any(fnmatch.fnmatchcase(key, glob) for glob in args.only):
@@ -387,7 +390,7 @@ def main() -> int:
 
 def print_differences(key: str, old: Any, new: Any, max_lines: int) -> bool:
     """Print where two fingerprints differ; return whether they do."""
-    lines = list(differences(old, new))
+    lines = list(iterate_differences(old, new))
     for line in lines[:max_lines]:
         print(f"{key}: {line[:300]}", flush=True)
     if len(lines) > max_lines:

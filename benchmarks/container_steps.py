@@ -27,7 +27,7 @@ _FOLDERS = ("/opt", "/cache", "/work", "/source")
 _SYSTEM = ("useradd",)  # programs that change the system that they run on
 
 
-def steps(text: str) -> Iterator[tuple[str, str]]:
+def iterate_steps(text: str) -> Iterator[tuple[str, str]]:
     """Yield (instruction, the rest) of each line of a Dockerfile, comments apart; a line goes on behind a backslash."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
@@ -35,7 +35,7 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
             yield word.upper(), rest.strip()
 
 
-def passes(path: str, rules: str) -> bool:
+def is_included(path: str, rules: str) -> bool:
     """Whether .dockerignore lets a file through: the last rule that names it, or a folder above it, decides."""
     kept, parts = True, path.split("/")
     for rule in rules.splitlines():
@@ -50,41 +50,41 @@ def passes(path: str, rules: str) -> bool:
     return kept
 
 
-def copied(root: Path, target: Path) -> list[str]:
+def copy_context(root: Path, target: Path) -> list[str]:
     """Copy what `.dockerignore` of `root` lets through; return the paths."""
     rules, found = (root / ".dockerignore").read_text(), []
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if path.is_file() and not name.startswith((".git/", ".venv/")) and passes(name, rules):
+        if path.is_file() and not name.startswith((".git/", ".venv/")) and is_included(name, rules):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target / name)
             found.append(name)
     return found
 
 
-def _placed(words: str, root: Path, python: str) -> str:
+def _rebase_command(words: str, root: Path, python: str) -> str:
     """Return a command with the container's folders below `root`, and `python` as this system calls it."""
     moved = re.sub(rf"(?<![\w./])({'|'.join(_FOLDERS)})(?=[/:\s]|$)", rf"{root}\1", words)
     return re.sub(r"^python ", f"{python} ", moved)
 
 
-def built(root: Path, python: str) -> dict[str, str]:
+def run_build_steps(root: Path, python: str) -> dict[str, str]:
     """Run the steps below `root`; return what ENV set."""
     around, place = {}, root
-    for word, rest in steps((ROOT / "Dockerfile").read_text()):
+    for word, rest in iterate_steps((ROOT / "Dockerfile").read_text()):
         if word == "WORKDIR":
-            place = Path(_placed(rest, root, python))
+            place = Path(_rebase_command(rest, root, python))
             place.mkdir(parents=True, exist_ok=True)
         elif word == "COPY" and not rest.startswith("--from"):
-            print(f"COPY {rest}: {len(copied(ROOT, place))} files", flush=True)
+            print(f"COPY {rest}: {len(copy_context(ROOT, place))} files", flush=True)
         elif word == "ENV":
-            around |= dict(each.split("=", 1) for each in _placed(rest, root, python).split())
+            around |= dict(each.split("=", 1) for each in _rebase_command(rest, root, python).split())
         elif word == "RUN":
             for part in rest.split(" && "):
                 if part.split()[0] in _SYSTEM:
                     print(f"not run: {part}")
                     continue
-                command = _placed(part, root, python)
+                command = _rebase_command(part, root, python)
                 print(f"RUN {part}", flush=True)
                 subprocess.run(command, shell=True, check=True, cwd=place)
     return around
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lingeronnx-") as temporary:
         root = Path(temporary).resolve()
         root.chmod(0o755)
-        around = {"PATH": os.environ["PATH"], "HOME": str(root), **built(root, options.python)}
+        around = {"PATH": os.environ["PATH"], "HOME": str(root), **run_build_steps(root, options.python)}
         around = {key: value.replace("$PATH", os.environ["PATH"]) for key, value in around.items()}
         other = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
         command = [str(root / "opt/lingeronnx/bin/lingeronnx"), "demo"]

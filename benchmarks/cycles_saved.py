@@ -24,40 +24,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from version_models import Entry, entries
+from version_models import Entry, iterate_entries
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.graph.names import written
-from lingeronnx.run.part import chip_part
-from lingeronnx.run.parts import parts_of
-from lingeronnx.targets import Target, by_name
-from lingeronnx.targets.luna.finish import cheaper as stage
-from lingeronnx.targets.luna.finish.read_graph import ReadGraph
-from lingeronnx.targets.luna.packer.arguments.choice import choose, safest
-from lingeronnx.targets.luna.packer.judge import Judged
-from lingeronnx.targets.luna.packer.names import safe_names
-from lingeronnx.targets.objective import OBJECTIVE
+from lingeronnx.graph.name_mapping import apply_file_names
+from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.run.program_parts import split_into_parts
+from lingeronnx.targets import Target, get_target
+from lingeronnx.targets.luna.backend_passes import cost_rewrites as stage
+from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments, select_safest_arguments
+from lingeronnx.targets.luna.packer.evaluation import DetailedVerdict
+from lingeronnx.targets.luna.packer.names import build_safe_names
+from lingeronnx.targets.objective import OBJECTIVE_KEY
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "latency.md"
 BEGIN, END = "<!-- cycles -->\n", "<!-- end of cycles -->\n"
 _PRODUCTS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "LSTMInt", "GRUInt")
-_MOST_OTHER = 0.2  # of the cycles, where the rest counts
+_MAX_OTHER_SHARE = 0.2  # of the cycles, where the rest counts
 
 
-def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph, ir.Graph]]:
+def quantize_without_cost_rewrites(entry: Entry, target: Target) -> list[tuple[ir.Model, ir.Model, ir.Model]]:
     """Quantize a model; return its parts for the chip before their forms were chosen, by default, and for time."""
-    seen: list[tuple[ir.Graph, ir.Graph, ir.Graph]] = []
-    choice = stage.cheaper
+    seen: list[tuple[ir.Model, ir.Model, ir.Model]] = []
+    choice = stage.apply_cost_rewrites
 
-    def recorded(read: ReadGraph) -> Any:
+    def recorded(read: PackerGraphView) -> Any:
         before = ir.clone(read.graph)
-        default, _, _ = choice(read.other(unsaid(read.graph)))
+        default, _, _ = choice(read.other(drop_objective(read.graph)))
         made = choice(read)
         seen.append((before, default, made[0]))
         return made
 
-    stage.cheaper = recorded
+    stage.apply_cost_rewrites = recorded
     try:
         calib, _ = entry.data(4)
         result = lo.quantize(entry.model, calib, platform=target, effort="fast", objective="time", **entry.settings)
@@ -65,33 +65,33 @@ def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph, ir.
         if single:
             return single[-1:]
         seen.clear()
-        parts_of(target.named(result.graph), target)
+        split_into_parts(target.named(result.graph), target)
         for some in zip(*seen, strict=True):
             target.vendor.share(some, target)
         return seen
     finally:
-        stage.cheaper = choice
+        stage.apply_cost_rewrites = choice
 
 
-def _names(graph: ir.Graph) -> list[str]:
+def _names(graph: ir.Model) -> list[str]:
     return [str(node.name) for node in graph.graph]
 
 
-def unsaid(graph: ir.Graph) -> ir.Graph:
+def drop_objective(graph: ir.Model) -> ir.Model:
     """Return a copy of the graph that says nothing of what decides."""
     graph = ir.clone(graph)
-    graph.metadata_props.pop(OBJECTIVE, None)
+    graph.metadata_props.pop(OBJECTIVE_KEY, None)
     return graph
 
 
-def judged(graph: ir.Graph, target: Target, first: bool = False) -> Judged | None:
+def evaluate(graph: ir.Model, target: Target, first: bool = False) -> DetailedVerdict | None:
     """Return the verdict on a graph under the first arguments that are right, or under those that are written."""
-    part = chip_part(written(graph, safe_names(graph)), target)
-    said = (safest if first else choose)(part, target).verdict
+    part = extract_chip_part(apply_file_names(graph, build_safe_names(graph)), target)
+    said = (select_safest_arguments if first else select_fastest_arguments)(part, target).verdict
     return said if said.chip_ready and said.weighed is not None else None
 
 
-def same(graphs: Sequence[ir.Graph]) -> bool:
+def have_equal_outputs(graphs: Sequence[ir.Model]) -> bool:
     """Whether graphs give the same outputs on random inputs."""
     sessions = [lo.Session(graph) for graph in graphs]
     rng = np.random.default_rng(0)
@@ -108,23 +108,26 @@ def same(graphs: Sequence[ir.Graph]) -> bool:
     return True
 
 
-def measured(entry: Entry, target: Target) -> dict[str, Any]:
+def measure_model(entry: Entry, target: Target) -> dict[str, Any]:
     """Return a model's row, or why it has none."""
     try:
-        parts = finished(entry, target)
+        parts = quantize_without_cost_rewrites(entry, target)
     except lo.LingerOnnxError as error:
         return {"model": entry.name, "why": str(error)[:120]}
-    ready: list[list[Judged]] = []
+    ready: list[list[DetailedVerdict]] = []
     equal, left = [], []
     for number, forms in enumerate(parts, start=1):
         before, default, after = forms
-        sides = (*(judged(unsaid(before), target, first) for first in (True, False)),
-                 judged(default, target), judged(after, target))  # fmt: skip
+        sides = (
+            *(evaluate(drop_objective(before), target, first) for first in (True, False)),
+            evaluate(default, target),
+            evaluate(after, target),
+        )
         told = [said for said in sides if said is not None]
         if len(told) < len(sides):
             continue
         try:
-            equal.append(same(forms))
+            equal.append(have_equal_outputs(forms))
             ready.append(told)
         except lo.LingerOnnxError as error:
             left.append(f"part {number} of {entry.name} does not run in the simulator: {error}"[:200])
@@ -142,7 +145,7 @@ def measured(entry: Entry, target: Target) -> dict[str, Any]:
     return row
 
 
-def table(rows: list[dict[str, Any]], platform: str) -> list[str]:
+def format_table(rows: list[dict[str, Any]], platform: str) -> list[str]:
     """Return the rows as a table, and the geometric means; nothing where there is no row."""
     if not rows:
         return []
@@ -161,7 +164,7 @@ def table(rows: list[dict[str, Any]], platform: str) -> list[str]:
         )
     ratios = {row["model"]: row["before"] / row["after"] for row in rows}
     plainly = {row["model"]: row["before"] / row["default"] for row in rows}
-    moving = [row["model"] for row in rows if 1 - row["before_products"] > _MOST_OTHER]
+    moving = [row["model"] for row in rows if 1 - row["before_products"] > _MAX_OTHER_SHARE]
     means = [(_mean(list(each.values())), _mean([each[name] for name in moving])) for each in (ratios, plainly)]
     told = (
         f"Geometric means on {platform}, by default {means[1][0]:.2f} and for time {means[0][0]:.2f} over {len(rows)} "
@@ -185,22 +188,22 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="JSON lines; models that are there are not run again")
     parser.add_argument("--write", action="store_true", help="put the table into docs/latency.md")
     asked = parser.parse_args()
-    target = by_name(asked.platform)
+    target = get_target(asked.platform)
     known: dict[str, dict[str, Any]] = {}
     if asked.log is not None and asked.log.is_file():
         known = {row["model"]: row for row in map(json.loads, asked.log.read_text().splitlines())}
     rows = []
-    for entry in entries(asked.sets, 1):
+    for entry in iterate_entries(asked.sets, 1):
         if not any(fnmatch.fnmatchcase(entry.name, glob) for glob in asked.only):
             continue
-        row = known.get(entry.name) or measured(entry, target)
+        row = known.get(entry.name) or measure_model(entry, target)
         if asked.log is not None and entry.name not in known:
             with asked.log.open("a") as log:
                 log.write(json.dumps(row) + "\n")
         rows.append(row)
         print(f"{entry.name}: {row.get('why') or row['before'] / row['after']}", file=sys.stderr, flush=True)
     told = [row for row in rows if "why" not in row]
-    lines = table(told, asked.platform)
+    lines = format_table(told, asked.platform)
     lines += ["", *(f"Left out: {row['model']}, {row['why']}." for row in rows if "why" in row)]
     lines += [f"Left out: {why}." for row in told for why in row.get("left", ())]
     print("\n".join(lines))

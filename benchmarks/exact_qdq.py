@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import CASES, folders
+from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.proof import output_scales, random_feeds, same_output
+from lingeronnx.qdq.exact.verification import output_qparams, outputs_match, random_feeds
 from lingeronnx.qdq.exact.write import write_exact
 from lingeronnx.run.data import Data
 
@@ -48,20 +48,20 @@ def _sources(args: argparse.Namespace) -> list[tuple[str, str, str, str]]:
     return own + shared
 
 
-def _equal(made: ir.Graph, names: list[str], want: list[Any], path: Path) -> int:
-    scales = output_scales(made)
+def _count_equal(made: ir.Model, names: list[str], want: list[Any], path: Path) -> int:
+    scales = output_qparams(made)
     with np.load(path) as data:
         got = [data[f"y{index}"] for index in range(len(names))]
     return sum(
         all(
-            same_output(one, more[index : index + 1], scales.get(name))
+            outputs_match(one, more[index : index + 1], scales.get(name))
             for name, one, more in zip(names, outputs, got, strict=True)
         )
         for index, outputs in enumerate(want)
     )
 
 
-def _measured(
+def _measure_source(
     source: tuple[str, str, str, str], platform: str, args: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
     name, model, calib, test = source
@@ -77,7 +77,7 @@ def _measured(
         "--exact --functions": whole.standard.graph,
         "inlined": ir.clone(whole.standard.graph),
     }
-    ir.inline(forms["inlined"])
+    ir.inline_functions(forms["inlined"])
     row: dict[str, Any] = {"net": name, "platform": platform, "compared": len(feeds), "amounts": len(whole.amounts)}
     row["functions"] = len(set(whole.functions.values()))
     row["approximate"] = sorted({operator for operator, _ in whole.approximate.values()})
@@ -94,19 +94,28 @@ def _measured(
             if form not in wanted:
                 continue
             done = subprocess.run(
-                [python, str(_ROOT / "benchmarks/peers/run_exact.py"), runtime, str(path), str(folder / "feeds.npz"),
-                 str(folder / "out.npz")], capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                [
+                    python,
+                    str(_ROOT / "benchmarks/peers/run_exact.py"),
+                    runtime,
+                    str(path),
+                    str(folder / "feeds.npz"),
+                    str(folder / "out.npz"),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             key = f"{runtime} {python}|{form}"
             if done.returncode:
                 row["equal"][key] = done.stderr.strip().splitlines()[-1][:200]
             else:
-                row["equal"][key] = _equal(made.graph, names, want, folder / "out.npz")
+                row["equal"][key] = _count_equal(made.graph, names, want, folder / "out.npz")
                 row.setdefault("versions", {})[f"{runtime} {python}"] = done.stdout.split()[-1].split("-")[0]
     return row
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _format_table(rows: list[dict[str, Any]]) -> None:
     versions = {key: f"{key.split()[0]} {version}" for row in rows for key, version in row.get("versions", {}).items()}
     keys = list(dict.fromkeys(key for row in rows for key in row["equal"]))
     titles = [f"{versions.get(key.split('|')[0], key.split()[0])}, {key.split('|')[1]}" for key in keys]
@@ -123,7 +132,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure what the log lacks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folders(parser)
+    add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["venus", "arcs", "venusA", "generic"])
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--runtime", nargs="*", default=[])
@@ -138,12 +147,12 @@ def main() -> None:
             if (source[0], platform) in known:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(_measured(source, platform, args, Path(folder)))
+                rows.append(_measure_source(source, platform, args, Path(folder)))
             print(rows[-1], flush=True)
             if args.log:
                 with args.log.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
-    _table(rows)
+    _format_table(rows)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,14 @@ def _made(model: str, tool: str, items: list[dict[str, np.ndarray]], folder: Pat
             path = str(folder / f"{tool}_{channels}.onnx")
             extra = {"ActivationSymmetric": kind is QuantType.QInt8}
             quantize_static(
-                plain, path, _Reader(items), per_channel=channels, activation_type=kind,
-                weight_type=QuantType.QInt8, extra_options=extra,
-            )  # fmt: skip
+                plain,
+                path,
+                _Reader(items),
+                per_channel=channels,
+                activation_type=kind,
+                weight_type=QuantType.QInt8,
+                extra_options=extra,
+            )
             yield f"{tool} {title}", path
     else:
         import nncf

@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cases import CASES, Case, folders
+from model_cases import CASES, Case, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.flow.assign import group_scales
@@ -27,38 +27,47 @@ from lingeronnx.graph import ir
 from lingeronnx.run.data import Data
 
 
-def _bits_per_weight(graph: ir.Graph) -> float:
+def _bits_per_weight(graph: ir.Model) -> float:
     """Return the bits of the weights and factors of all LinearInt over the number of their weights."""
     bits = weights = 0
     for node in graph.graph:
         if node.op_type == "LinearInt":
-            size = ir.constant(node.inputs[1]).size
-            factors = ir.constant(node.inputs[3]).size if len(node.inputs) > 3 else 0
-            bits += size * int(ir.attr(node, "parameter_bits")) + 8 * factors
+            size = ir.require_const_value(node.inputs[1]).size
+            factors = ir.require_const_value(node.inputs[3]).size if len(node.inputs) > 3 else 0
+            bits += size * int(ir.get_attr(node, "parameter_bits")) + 8 * factors
             weights += size
     return bits / max(weights, 1)
 
 
-def _measured(case: str, bits: int, scales: str, args: argparse.Namespace) -> dict[str, Any]:
+def _measure_case(case: str, bits: int, scales: str, args: argparse.Namespace) -> dict[str, Any]:
     held = CASES[case]
     model = held.model(args.models)
-    calib, test = _data(held, args)
+    calib, test = _get_data(held, args)
     made = lo.quantize(
-        model, calib, platform="generic", mode=args.mode, weight_bits=bits, weight_scales=scales,
+        model,
+        calib,
+        platform="generic",
+        mode=args.mode,
+        weight_bits=bits,
+        weight_scales=scales,
         effort=args.effort,
-    )  # fmt: skip
+    )
     session = made.session()
     noise = lo.evaluate(session, test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
     known = held.classes and not args.held_back
     top = lo.evaluate(session, test, baseline=model, limit=args.limit) if known else None
     return {
-        "case": case, "bits": bits, "scales": scales, "sqnr": noise.value, "size": _bits_per_weight(made.graph),
+        "case": case,
+        "bits": bits,
+        "scales": scales,
+        "sqnr": noise.value,
+        "size": _bits_per_weight(made.graph),
         "top1": None if top is None or top.metric != "top1" else top.value,
         "float": None if top is None or top.metric != "top1" else top.baseline,
-    }  # fmt: skip
+    }
 
 
-def _data(held: Case, args: argparse.Namespace) -> tuple[Any, Any]:
+def _get_data(held: Case, args: argparse.Namespace) -> tuple[Any, Any]:
     """Return what to calibrate with, and what to measure on."""
     calib = held.calib(args.loaders)
     if not args.held_back:
@@ -76,7 +85,7 @@ def _cell(row: dict[str, Any]) -> str:
 def main() -> None:
     """Parse the arguments, measure what is not in the log yet and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folders(parser)
+    add_folder_arguments(parser)
     parser.add_argument("--bits", nargs="*", type=int, default=[4, 8])
     parser.add_argument("--scales", nargs="*", default=["tensor", "channel", "group:32"])
     parser.add_argument("--mode", default="max-value")
@@ -87,7 +96,7 @@ def main() -> None:
     parser.add_argument("--rule", choices=("room", "error"), default="room", help="of groups that are refined")
     args = parser.parse_args()
     if args.rule == "error":
-        group_scales._ROOM = group_scales._FREE
+        group_scales._REFINED_SCALE_MULTIPLIERS = group_scales._SCALE_MULTIPLIERS
     log: Path | None = args.log
     done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
     rows = {(row["case"], row["bits"], row["scales"]): row for row in done}
@@ -98,7 +107,7 @@ def main() -> None:
             for scales in args.scales:
                 if (case, bits, scales) in rows:
                     continue
-                rows[case, bits, scales] = _measured(case, bits, scales, args)
+                rows[case, bits, scales] = _measure_case(case, bits, scales, args)
                 if log is not None:
                     with log.open("a") as file:
                         file.write(json.dumps(rows[case, bits, scales]) + "\n")

@@ -4,9 +4,9 @@
 
 The versions are those of setup.cfg's `>=`, of what every user installs, of the extras `EXTRAS` and of what tests need:
 nothing is written down a second time. What these need in turn comes as pip chooses it. FOLDER is kept where it is
-named, and not set up again. torch has a command of its own (`benchmarks/torch_range.py`): tests of lingeronnx/torch are
-skipped here. Warnings are no errors here: old releases warn of what newer ones have mended. The exit code is that of
-pytest.
+named, and not set up again. torch has a command of its own (`benchmarks/torch_versions.py`): tests of lingeronnx/torch
+are skipped here. Warnings are no errors here: old releases warn of what newer ones have mended. The exit code is that
+of pytest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,22 @@ EXTRAS = ("report", "pictures", "cluster")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "scikit-learn", "setuptools")
 
 #: What the tests below take: each stage, all targets, commands through real files.
-TESTS = ("tests/passes", "tests/flow", "tests/ops", "tests/simulator", "tests/run", "tests/qdq", "tests/repair",
-         "tests/cli", "tests/analysis", "tests/search", "tests/schemas")  # fmt: skip
+TESTS = (
+    "tests/passes",
+    "tests/flow",
+    "tests/ops",
+    "tests/simulator",
+    "tests/run",
+    "tests/qdq",
+    "tests/repair",
+    "tests/cli",
+    "tests/analysis",
+    "tests/search",
+    "tests/schemas",
+)
 
 
-def lowest(extras: Sequence[str] = EXTRAS, tools: Sequence[str] = TOOLS) -> dict[str, str]:
+def get_lowest_versions(extras: Sequence[str] = EXTRAS, tools: Sequence[str] = TOOLS) -> dict[str, str]:
     """Return {distribution: its lowest version} of what users install, of `extras`, and of `tools` for the tests."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
@@ -56,10 +67,10 @@ def _bounds(lines: str) -> Iterator[tuple[str, str]]:
             yield bound[1], bound[2]
 
 
-def installed(folder: Path) -> Path:
+def install_environment(folder: Path) -> Path:
     """Return the Python of an environment of the lowest versions and this checkout, made in `folder` once."""
     python, whole = folder / "bin" / "python", folder / ".whole"
-    wanted = [f"{name}=={version}" for name, version in lowest().items()]
+    wanted = [f"{name}=={version}" for name, version in get_lowest_versions().items()]
     if not whole.exists():
         venv.create(folder, with_pip=True, clear=True)
         pip = (str(python), "-m", "pip", "-q", "--disable-pip-version-check", "install")
@@ -78,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", default="fast", choices=("fast", "slow"))
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
-        python = installed((options.folder or Path(temporary) / "lowest").resolve())
+        python = install_environment((options.folder or Path(temporary) / "lowest").resolve())
         around = {**os.environ, "PYTHONPATH": str(ROOT), "LINGERONNX_TESTS": options.size, "OMP_NUM_THREADS": "1"}
         around.setdefault("LINGERONNX_CACHE_DIR", str(python.parents[1] / "cache"))
         command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *options.tests]

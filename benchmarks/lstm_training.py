@@ -55,7 +55,7 @@ def epoch(net: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
     return time.process_time() - start
 
 
-def measured(net: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
+def measure_epochs(net: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the median of five epochs after one that builds and compiles."""
     epoch(net, x[:32], labels[:32])
     return median(epoch(net, x, labels) for _ in range(5))
@@ -70,13 +70,13 @@ def main() -> None:
     for name, (inputs, units, layers, both, steps) in NETS.items():
         torch.manual_seed(0)
         x, labels = torch.randn(128, steps, inputs), torch.randint(0, 10, (128,))
-        base = measured(Net(inputs, units, layers, both), x, labels)
+        base = measure_epochs(Net(inputs, units, layers, both), x, labels)
         row = []
         for platform, mode in MODES.items():
             net = Net(inputs, units, layers, both)
             types = (nn.LSTM, nn.Linear)
             whole = lo.torch.init(net, mode=mode, out_bits=8, platform=platform, quant_modules=types)
-            row.append(f"{measured(whole, x, labels) / base:.1f}")
+            row.append(f"{measure_epochs(whole, x, labels) / base:.1f}")
         ways = ", both ways" if both else ""
         print(f"| {name} | {layers} x {units}{ways}, {steps} | {base:.2f} | {' | '.join(row)} |", flush=True)
 

@@ -29,18 +29,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from cases import CASES, Case, folders
+from model_cases import CASES, Case, add_folder_arguments
 from onnx import helper
 
 import lingeronnx as lo
 from lingeronnx.run.data import Data
 
 HERE = Path(__file__).parent / "peers"
-ROOM = 8 << 30  # bytes of disk that an environment may need
+MAX_MEMORY_BYTES = 8 << 30  # bytes of disk that an environment may need
 
 
 @dataclass(frozen=True)
-class Way:
+class QuantizationMethod:
     """One way to quantize: `setting` is what the peer's script takes, or ours what `quantize` takes."""
 
     peer: str
@@ -49,45 +49,55 @@ class Way:
     power: bool = False
 
 
-WAYS = (
-    *(Way("onnxruntime", f"{method}, {per}", f"{method},{per}") for method in ("MinMax", "Percentile", "Entropy")
-      for per in ("tensor", "channel")),
-    Way("esp_ppq", "onnxruntime platform, percentile", "ONNXRUNTIME,percentile"),
-    Way("quark", "A8W8", "A8W8"),
-    Way("aimet_onnx", "min_max", "min_max"),
-    Way("quark", "A8W8, AdaRound", "A8W8_ADAROUND"),
-    Way("quark", "A8W8, AdaQuant", "A8W8_ADAQUANT"),
-    Way("aimet_onnx", "tf_enhanced", "tf_enhanced"),
-    Way("aimet_onnx", "min_max, sequential MSE", "min_max,seq_mse"),
-    Way("aimet_onnx", "min_max, AdaRound", "min_max,adaround"),
-    Way("aimet_onnx", "min_max, 1,000 steps of AdaRound", "min_max,adaround:1000"),
-    Way("aimet_onnx", "4-bit weights", "min_max,int4"),
-    Way("aimet_onnx", "4-bit weights, sequential MSE", "min_max,int4,seq_mse"),
-    Way("aimet_onnx", "4-bit weights, AdaRound", "min_max,int4,adaround"),
-    Way("aimet_onnx", "4-bit weights, 1,000 steps of AdaRound", "min_max,int4,adaround:1000"),
-    Way("nncf", "full bias correction", "bias"),
-    Way("nncf", "accuracy control (layers in float)", "control"),
-    Way("ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}),
-    Way("ours", "generic, a scale per channel",
-        {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
-    Way("ours", "generic, per channel, zero points",
-        {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "activations": "asymmetric"}),
-    Way("ours", "generic, 4-bit weights, a scale per tensor",
-        {"platform": "generic", "mode": "max-value", "weight_bits": 4}),
-    Way("esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True),
-    Way("esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True),
-    Way("esp_ppq", "ESP32-S3 (per tensor), TQT", "ESPDL_S3_INT8,default,tqt", True),
-    Way("esp_ppq", "ESP32-S3 (per tensor), AutoQuant", "ESPDL_S3_INT8,default,auto", True),
-    Way("esp_ppq", "ESP32-P4 (per channel), its default kl", "ESPDL_INT8,default", True),
-    Way("esp_ppq", "ESP32-P4 (per channel), percentile", "ESPDL_INT8,percentile", True),
-    Way("esp_ppq", "ESP32-P4 (per channel), TQT", "ESPDL_INT8,default,tqt", True),
-    Way("quark", "XINT8", "XINT8", True),
-    Way("quark", "XINT8, AdaRound", "XINT8_ADAROUND", True),
-    Way("quark", "XINT8, AdaQuant", "XINT8_ADAQUANT", True),
-    Way("ours", "venus", {"platform": "venus"}, True),
-    Way("ours", "arcs, 4-bit weights", {"platform": "arcs", "weight_bits": 4}, True),
-    Way("ours", "venus, effort best", {"platform": "venus", "effort": "best"}, True),
-)  # fmt: skip
+METHODS = (
+    *(
+        QuantizationMethod("onnxruntime", f"{method}, {per}", f"{method},{per}")
+        for method in ("MinMax", "Percentile", "Entropy")
+        for per in ("tensor", "channel")
+    ),
+    QuantizationMethod("esp_ppq", "onnxruntime platform, percentile", "ONNXRUNTIME,percentile"),
+    QuantizationMethod("quark", "A8W8", "A8W8"),
+    QuantizationMethod("aimet_onnx", "min_max", "min_max"),
+    QuantizationMethod("quark", "A8W8, AdaRound", "A8W8_ADAROUND"),
+    QuantizationMethod("quark", "A8W8, AdaQuant", "A8W8_ADAQUANT"),
+    QuantizationMethod("aimet_onnx", "tf_enhanced", "tf_enhanced"),
+    QuantizationMethod("aimet_onnx", "min_max, sequential MSE", "min_max,seq_mse"),
+    QuantizationMethod("aimet_onnx", "min_max, AdaRound", "min_max,adaround"),
+    QuantizationMethod("aimet_onnx", "min_max, 1,000 steps of AdaRound", "min_max,adaround:1000"),
+    QuantizationMethod("aimet_onnx", "4-bit weights", "min_max,int4"),
+    QuantizationMethod("aimet_onnx", "4-bit weights, sequential MSE", "min_max,int4,seq_mse"),
+    QuantizationMethod("aimet_onnx", "4-bit weights, AdaRound", "min_max,int4,adaround"),
+    QuantizationMethod("aimet_onnx", "4-bit weights, 1,000 steps of AdaRound", "min_max,int4,adaround:1000"),
+    QuantizationMethod("nncf", "full bias correction", "bias"),
+    QuantizationMethod("nncf", "accuracy control (layers in float)", "control"),
+    QuantizationMethod("ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}),
+    QuantizationMethod(
+        "ours", "generic, a scale per channel", {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}
+    ),
+    QuantizationMethod(
+        "ours",
+        "generic, per channel, zero points",
+        {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "activations": "asymmetric"},
+    ),
+    QuantizationMethod(
+        "ours",
+        "generic, 4-bit weights, a scale per tensor",
+        {"platform": "generic", "mode": "max-value", "weight_bits": 4},
+    ),
+    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True),
+    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True),
+    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), TQT", "ESPDL_S3_INT8,default,tqt", True),
+    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), AutoQuant", "ESPDL_S3_INT8,default,auto", True),
+    QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), its default kl", "ESPDL_INT8,default", True),
+    QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), percentile", "ESPDL_INT8,percentile", True),
+    QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), TQT", "ESPDL_INT8,default,tqt", True),
+    QuantizationMethod("quark", "XINT8", "XINT8", True),
+    QuantizationMethod("quark", "XINT8, AdaRound", "XINT8_ADAROUND", True),
+    QuantizationMethod("quark", "XINT8, AdaQuant", "XINT8_ADAQUANT", True),
+    QuantizationMethod("ours", "venus", {"platform": "venus"}, True),
+    QuantizationMethod("ours", "arcs, 4-bit weights", {"platform": "arcs", "weight_bits": 4}, True),
+    QuantizationMethod("ours", "venus, effort best", {"platform": "venus", "effort": "best"}, True),
+)
 
 #: The distribution whose version is told.
 PACKAGES = {
@@ -112,8 +122,8 @@ def environment(peer: str, home: Path, python: str) -> tuple[Path, str]:
     interpreter, mark = folder / "bin" / "python", folder / "pinned.txt"
     if not mark.exists() or mark.read_text() != pinned.read_text():
         home.mkdir(parents=True, exist_ok=True)
-        if (free := shutil.disk_usage(home).free) < ROOM:
-            raise OSError(f"{home} has {free >> 30} GiB free, {ROOM >> 30} are needed; give --home DIR")
+        if (free := shutil.disk_usage(home).free) < MAX_MEMORY_BYTES:
+            raise OSError(f"{home} has {free >> 30} GiB free, {MAX_MEMORY_BYTES >> 30} are needed; give --home DIR")
         subprocess.run([python, "-m", "venv", folder], check=True, capture_output=True, text=True)
         install = [interpreter, "-m", "pip", "install", "-r", pinned]
         subprocess.run(install, check=True, capture_output=True, text=True)
@@ -157,7 +167,7 @@ def before_softmax(path: Path, name: str, target: Path) -> None:
     onnx.save(model, target)
 
 
-def measure(case: Case, args: argparse.Namespace, made: Any, cut: Any) -> dict[str, float]:
+def measure_model(case: Case, args: argparse.Namespace, made: Any, cut: Any) -> dict[str, float]:
     """Return the figures of a model: `made` as it is, and `cut` before its Softmax."""
     model, test = case.model(args.models), case.test(args.loaders)
     data = Data(test, lo.Session(model).inputs, limit=1)
@@ -171,14 +181,16 @@ def measure(case: Case, args: argparse.Namespace, made: Any, cut: Any) -> dict[s
     return found
 
 
-def run(case: Case, way: Way, args: argparse.Namespace, interpreter: Path | None, folder: Path) -> dict[str, Any]:
+def quantize_and_measure(
+    case: Case, way: QuantizationMethod, args: argparse.Namespace, interpreter: Path | None, folder: Path
+) -> dict[str, Any]:
     """Quantize and measure; return the figures and the seconds, or why there are none."""
     model, calib = case.model(args.models), case.calib(args.loaders)
     began = time.perf_counter()
     if interpreter is None:
         session = lo.quantize(model, calib, limit=args.samples, **way.setting).session()
         took = time.perf_counter() - began
-        return {**measure(case, args, session, session), "seconds": took}
+        return {**measure_model(case, args, session, session), "seconds": took}
     inputs = lo.Session(model).inputs
     parts = [feeds for feeds, _ in Data(calib, inputs, limit=args.samples).batches(64)]
     np.savez(folder / "calib.npz", **{i.name: i.joined([part[i.name] for part in parts]) for i in inputs})
@@ -187,22 +199,25 @@ def run(case: Case, way: Way, args: argparse.Namespace, interpreter: Path | None
     try:
         subprocess.run(
             [interpreter, script.resolve(), folder / "model.onnx", folder / "calib.npz", out, way.setting],
-            check=True, capture_output=True, timeout=args.timeout, cwd=folder,
+            check=True,
+            capture_output=True,
+            timeout=args.timeout,
+            cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return {"why": f"not done after {args.timeout} s"}
     except subprocess.CalledProcessError as error:
         return {"why": _last_line(error.stderr)}
     took = time.perf_counter() - began
     before_softmax(out, case.output, folder / "cut.onnx")
-    return {**measure(case, args, str(out), str(folder / "cut.onnx")), "seconds": took}
+    return {**measure_model(case, args, str(out), str(folder / "cut.onnx")), "seconds": took}
 
 
 # ---- all ---------------------------------------------------------------------------------------------------------
 
 
-def table(lines: list[dict[str, Any]], power: bool) -> str:
+def format_table(lines: list[dict[str, Any]], power: bool) -> str:
     """Return one of the two tables, as Markdown."""
     found = [line for line in lines if line["power"] == power]
     cases = list(dict.fromkeys(line["case"] for line in found))
@@ -225,7 +240,7 @@ def _cell(line: dict[str, Any] | None) -> str:
 def main() -> None:
     """Parse the arguments, run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folders(parser)
+    add_folder_arguments(parser)
     parser.add_argument("--peers", nargs="*", choices=["ours", *PACKAGES], default=["ours", *PACKAGES])
     parser.add_argument("--ways", nargs="*", default=[""], metavar="WORD", help="whose title has one of the words")
     parser.add_argument("--home", type=Path, default=Path.home() / ".cache" / "lingeronnx-peers")
@@ -248,13 +263,13 @@ def main() -> None:
             ready[peer], versions[peer] = environment(peer, args.home, args.python)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"{peer} is skipped: {_last_line(getattr(error, 'stderr', None) or str(error))}", flush=True)
-    ways = [way for way in WAYS if way.peer in ready and any(word in way.title for word in args.ways)]
+    ways = [way for way in METHODS if way.peer in ready and any(word in way.title for word in args.ways)]
     for name, way in itertools.product(args.only, ways):
         title = f"lingeronnx, {way.title}" if way.peer == "ours" else f"{PACKAGES[way.peer]}, {way.title}"
         if (name, title) in done:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found = run(CASES[name], way, args, ready[way.peer], Path(folder))
+            found = quantize_and_measure(CASES[name], way, args, ready[way.peer], Path(folder))
         line = {"case": name, "title": title, "power": way.power, **found}
         lines.append(line)
         print(json.dumps(line), flush=True)
@@ -263,7 +278,7 @@ def main() -> None:
                 file.write(json.dumps(line) + "\n")
     print(", ".join(f"{PACKAGES.get(peer, 'lingeronnx')} {version}" for peer, version in versions.items()))
     for power, head in ((False, "Any scale"), (True, "Powers of two")):
-        print(f"\n{head}\n\n{table(lines, power)}")
+        print(f"\n{head}\n\n{format_table(lines, power)}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping
 
 import numpy as np
-from cases import CASES, folders
+from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
@@ -23,7 +23,7 @@ from lingeronnx.run.data import Data
 LIMIT = 64  # samples
 
 
-def measured(model: str, feeds: Mapping[str, np.ndarray], platform: str, words: tuple[str, ...]) -> float:
+def measure_sqnr(model: str, feeds: Mapping[str, np.ndarray], platform: str, words: tuple[str, ...]) -> float:
     """Return the SQNR in dB of the first output of what `quantize` makes with options."""
     skip: list[str] = []
     overrides: dict[str, dict[str, object]] = {}
@@ -43,7 +43,7 @@ def measured(model: str, feeds: Mapping[str, np.ndarray], platform: str, words: 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folders(parser)
+    add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["venus", "generic"])
     args = parser.parse_args()
     print("| net | platform | rounded | measured | predicted with advice | measured with it | options |")
@@ -53,12 +53,12 @@ def main() -> None:
         feeds, _ = next(Data(case.calib(args.loaders), lo.Session(model).inputs, limit=LIMIT).batches(LIMIT))
         for platform in args.platform:
             found = lo.sensitivity(model, dict(feeds), platform=platform, effort="fast")
-            now = measured(model, feeds, platform, ())
+            now = measure_sqnr(model, feeds, platform, ())
             best, row = found.best, f"| {name} | {platform} | {found.quantized:.1f} | {now:.1f} |"
             if best is None:
                 print(f"{row} - | - | none: {found.finding} |", flush=True)
                 continue
-            then = measured(model, feeds, platform, best.options)
+            then = measure_sqnr(model, feeds, platform, best.options)
             print(f"{row} {best.value:.1f} | {then:.1f} | {' '.join(best.options)} |", flush=True)
 
 

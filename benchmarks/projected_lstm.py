@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import lingeronnx as lo
-from lingeronnx.torch.calls.lstmp import UBLSTMP
+from lingeronnx.torch.training_api.lstmp import UBLSTMP
 
 RANGE = 1.5  # of what a forget gate keeps of a cell
 

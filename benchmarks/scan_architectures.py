@@ -117,7 +117,7 @@ def _photographs() -> list[np.ndarray]:
     return [image.astype(np.float32) / 127.5 - 1 for image in load_sample_images().images]
 
 
-def pictures(size: int, count: int, seed: int) -> np.ndarray:
+def make_images(size: int, count: int, seed: int) -> np.ndarray:
     """Return pieces of photographs, [count, 3, size, size] float32, -1 to 1; half of them mirrored."""
     rng, found = np.random.default_rng(seed), []
     for i in range(count):
@@ -131,10 +131,10 @@ def pictures(size: int, count: int, seed: int) -> np.ndarray:
 
 
 def _feeds(size: int, count: int, seed: int) -> list[dict[str, np.ndarray]]:
-    return [{"image": picture[None]} for picture in pictures(size, count, seed)]
+    return [{"image": picture[None]} for picture in make_images(size, count, seed)]
 
 
-#: What first_attempts.py reads of a file with loaders: name -> (file, calibration, test, states)
+#: What default_quantization.py reads of a file with loaders: name -> (file, calibration, test, states)
 MODELS = {
     f"{net}-{exporter}": (
         f"{net}-{exporter}.onnx",
@@ -172,7 +172,7 @@ def _made(net: str) -> Any:
     return torchvision.models.get_model(name, weights=None, **told, **({"weights_backbone": None} if segments else {}))
 
 
-def _draw(module: Any) -> None:
+def _randomize_constants(module: Any) -> None:
     """Draw the parameters that begin as one number, such as the scales of norms and of branches."""
     import torch
 
@@ -187,7 +187,7 @@ def _draw(module: Any) -> None:
                 value.copy_((first if abs(first) > 1e-3 else 1.0) * (0.5 + torch.rand_like(value)))
 
 
-def _settle(module: Any, images: Any) -> None:
+def _calibrate_batch_norms(module: Any, images: Any) -> None:
     """Give the batch norms the means and variances of `images`."""
     import torch
 
@@ -208,16 +208,16 @@ def make(net: str, exporter: str, path: Path) -> None:
 
     torch.manual_seed(0)
     module, size = _made(net), NETS[net][0]
-    _draw(module)
-    _settle(module, torch.from_numpy(pictures(size, _SETTLE, 2)))
-    example = (torch.from_numpy(pictures(size, 1, 3)),)
+    _randomize_constants(module)
+    _calibrate_batch_norms(module, torch.from_numpy(make_images(size, _SETTLE, 2)))
+    example = (torch.from_numpy(make_images(size, 1, 3)),)
     torch.onnx.export(module, example, str(path), input_names=["image"], dynamo=exporter == "dynamo", verbose=False)
 
 
 # ---- attempts ------------------------------------------------------------------------------------------------------
 
 
-def kind(found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
+def classify_attempt(found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
     """Return what kind of first attempt it was.
 
     "usable": every output has 20 dB or more. "as the peer": less, but at most 0.5 dB less than onnxruntime's. "lossy":
@@ -236,10 +236,10 @@ def kind(found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
     return "usable" if least >= 20 else "as the peer" if least >= other - 0.5 else "lossy"
 
 
-def attempts(given: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any], dict[str, Any]]]:
+def iterate_attempts(given: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any], dict[str, Any]]]:
     """Yield (net, exporter, way, what came of it, what came of onnxruntime's), each as soon as it is there."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from first_attempts import attempt
+    from default_quantization import run_attempt_in_process
 
     kept, given.loaders = given.folder / "results.jsonl", __file__
     done = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept.exists() else {}
@@ -254,16 +254,22 @@ def attempts(given: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[st
     for net in given.only or NETS:
         for exporter in given.exporters:
             model = given.folder / f"{net}-{exporter}.onnx"
-            written = once(f"{model.stem} export", partial(exported, net, exporter, model, given.timeout))
+            written = once(f"{model.stem} export", partial(export_in_process, net, exporter, model, given.timeout))
             if "error" in written:
                 yield net, exporter, "export", written, {}
                 continue
-            peer = once(f"{model.stem} {PEER}", partial(attempt, model, PEER, given))
+            peer = once(f"{model.stem} {PEER}", partial(run_attempt_in_process, model, PEER, given))
             for way in given.platforms:
-                yield net, exporter, way, once(f"{model.stem} {way}", partial(attempt, model, way, given)), peer
+                yield (
+                    net,
+                    exporter,
+                    way,
+                    once(f"{model.stem} {way}", partial(run_attempt_in_process, model, way, given)),
+                    peer,
+                )
 
 
-def exported(net: str, exporter: str, path: Path, timeout: float) -> dict[str, Any]:
+def export_in_process(net: str, exporter: str, path: Path, timeout: float) -> dict[str, Any]:
     """Write an architecture in a process of its own; return {} or {"error": why not}."""
     command = [sys.executable, __file__, str(path), "--make", net, exporter]
     try:
@@ -280,11 +286,11 @@ def row(net: str, exporter: str, way: str, found: Mapping[str, Any], peer: Mappi
         return f"{start} {found['error']} | | | | | |"
     other = "-" if "error" in peer else f"{min(peer['figures'].values()):.1f}"
     if "error" in found:
-        return f"{start} {kind(found, peer)}: {found['error']} | | {other} | | | |"
+        return f"{start} {classify_attempt(found, peer)}: {found['error']} | | {other} | | | |"
     ratios = [f"{found[what] / peer[what]:.1f}" if what in peer else "-" for what in ("seconds", "MB")]
     least = f"{min(found['figures'].values()):.1f}"
     macs = f"{100 * found['integer MACs']:.1f} %"
-    return f"{start} {kind(found, peer)} | {least} | {other} | {macs} | {' | '.join(ratios)} |"
+    return f"{start} {classify_attempt(found, peer)} | {least} | {other} | {macs} | {' | '.join(ratios)} |"
 
 
 def main() -> int:
@@ -305,11 +311,11 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     kinds: dict[str, int] = {}
     ratios: dict[str, list[float]] = {"seconds": [], "MB": []}
-    for net, exporter, way, found, peer in attempts(given):
+    for net, exporter, way, found, peer in iterate_attempts(given):
         print(row(net, exporter, way, found, peer), flush=True)
         if way == "export":
             continue
-        what = kind(found, peer)
+        what = classify_attempt(found, peer)
         kinds[what] = kinds.get(what, 0) + 1
         for key, values in ratios.items():
             values += [found[key] / peer[key]] if key in found and key in peer else []

@@ -31,7 +31,7 @@ from onnx_suite import Model, node_models, stored_models
 from lingeronnx.api import quantize
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.graph import ir
-from lingeronnx.ops import float_op
+from lingeronnx.ops import find_lowering_rule
 from lingeronnx.targets import PLATFORMS, Target
 
 _REAL = ("BFLOAT16", "DOUBLE", "FLOAT", "FLOAT16")
@@ -49,7 +49,7 @@ class Outcome:
     seconds: float
 
 
-def scan(model: Model, target: Target) -> Outcome:
+def quantize_for_target(model: Model, target: Target) -> Outcome:
     """Quantize a model for a platform."""
     start = time.perf_counter()
     try:
@@ -67,7 +67,7 @@ def scan(model: Model, target: Target) -> Outcome:
     return Outcome("quantized" if result.report.layers else "float", said, time.perf_counter() - start)
 
 
-def owed(model: Model, target: Target) -> bool:
+def should_be_integer(model: Model, target: Target) -> bool:
     """Whether all nodes are operators that `target` computes in integers, in its limits, and one does not only move.
 
     Such a model has to be quantized. docs/operators.md lists the operators. A model that ends in what the host does as
@@ -76,10 +76,13 @@ def owed(model: Model, target: Target) -> bool:
     graph = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
     computes = False
     for node in graph.graph:
-        op, _ = float_op(node, target)
+        op, _ = find_lowering_rule(node, target)
         if op is None or not op.available(target) or op.violations(node, target):
             return False
-        if any(ir.source(node, i).dtype is None or ir.source(node, i).dtype.name not in _REAL for i in op.data(node)):
+        if any(
+            ir.require_input(node, i).dtype is None or ir.require_input(node, i).dtype.name not in _REAL
+            for i in op.data(node)
+        ):
             return False
         computes |= not (op.moves or op.head)
     return computes
@@ -100,8 +103,8 @@ def main() -> int:
     bad = 0
     for model in models:
         for row in rows:
-            found = scan(model, row)
-            if found.kind == "float" and owed(model, row):
+            found = quantize_for_target(model, row)
+            if found.kind == "float" and should_be_integer(model, row):
                 found = replace(found, kind="failed", said=f"not quantized: {found.said}")
             counts[row.name][found.kind] += 1
             slow = found.seconds > given.seconds

@@ -37,7 +37,7 @@ def load(source: str, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(pictures), torch.from_numpy(np.concatenate([np.asarray(own) for _, own in parts])).long()
 
 
-def answers(net: nn.Module, pictures: torch.Tensor) -> np.ndarray:
+def predict_classes(net: nn.Module, pictures: torch.Tensor) -> np.ndarray:
     """Return the classes that `net` gives in evaluation, [N]."""
     net.eval()
     with torch.no_grad():
@@ -82,7 +82,7 @@ def main() -> None:
 
     net = MobileNetV2()
     net.load_state_dict(checkpoint, strict=False)  # no counters of batches in the file
-    print(f"float: {100 * np.mean(answers(net, seen) == truth.numpy()):.2f} %", flush=True)
+    print(f"float: {100 * np.mean(predict_classes(net, seen) == truth.numpy()):.2f} %", flush=True)
 
     lo.torch.trace_layers(net, net, pictures[:32])
     if args.normalize:
@@ -97,10 +97,10 @@ def main() -> None:
         calib=args.train if args.calibrate else None,
     )
     net.load_state_dict(checkpoint, strict=False)
-    before = answers(net, seen)
+    before = predict_classes(net, seen)
     print(f"before training: {100 * np.mean(before == truth.numpy()):.2f} %", flush=True)
     train(net, pictures, labels, args.epochs, args.seed)
-    module = answers(net, seen)
+    module = predict_classes(net, seen)
     done = lo.torch.export(net, pictures[:1], args.output, input_names=["input"], output_names=["output"])
     integer = lo.Session(args.output).run(None, {"input": seen.numpy()})[0].argmax(1)
     print(f"module in evaluation: {100 * np.mean(module == truth.numpy()):.2f} %")

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import onnx
 import version_options
-from first_attempts import random_feeds
+from default_quantization import random_feeds
 from onnx_suite import node_models, stored_models
 
-__all__ = ["SETS", "Entry", "Feed", "entries"]
+__all__ = ["SETS", "Entry", "Feed", "iterate_entries"]
 
 HERE = Path(__file__).resolve().parents[1]
 SHARED = HERE.parent / "shared"
@@ -31,10 +31,16 @@ SETS = ("own", "options", "shared", "real", "first", "suite")
 Feed = Mapping[str, np.ndarray]
 
 #: Shared model -> what its loader's functions are called, where it is not the last word of the name.
-_LOADERS = {"cifar_mobilenetv2_uneven": "mobilenetv2", "cifar_mobilenetv2": "mobilenetv2",
-            "cifar_resnet_bn": "resnet_bn", "mlperf_tiny_resnet8_fix": "resnet8",
-            "fsdd_attention": "sequence", "fsdd_attention_op13": "sequence",
-            "fsdd_gru": "sequence", "fsdd_lstm": "sequence"}  # fmt: skip
+_LOADERS = {
+    "cifar_mobilenetv2_uneven": "mobilenetv2",
+    "cifar_mobilenetv2": "mobilenetv2",
+    "cifar_resnet_bn": "resnet_bn",
+    "mlperf_tiny_resnet8_fix": "resnet8",
+    "fsdd_attention": "sequence",
+    "fsdd_attention_op13": "sequence",
+    "fsdd_gru": "sequence",
+    "fsdd_lstm": "sequence",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Entry:
         return {key: value() if callable(value) else value for key, value in self.settings.items()}
 
 
-def entries(sets: Sequence[str], every: int) -> Iterator[Entry]:
+def iterate_entries(sets: Sequence[str], every: int) -> Iterator[Entry]:
     """Yield the models of some sets; every : of onnx's suite, one of so many."""
     made = {"own": _own, "options": _options, "shared": _shared, "real": _real, "first": _first}
     for name in sets:

@@ -99,8 +99,13 @@ for _ in range(steps):
 
 # %%
 path, state = OUT / "denoiser.onnx", {"h_out": "h_in"}
-lo.export(model.eval(), (x[:2, :1], torch.zeros(1, 2, 48)), path, output_names=["mask", "h_out"],
-          dynamic_axes={"frame": {0: "N"}, "h_in": {1: "N"}})  # fmt: skip
+lo.export(
+    model.eval(),
+    (x[:2, :1], torch.zeros(1, 2, 48)),
+    path,
+    output_names=["mask", "h_out"],
+    dynamic_axes={"frame": {0: "N"}, "h_in": {1: "N"}},
+)
 
 
 def calls(spectra):
@@ -132,8 +137,9 @@ for name, session in (("float", lo.Session(path)), ("integer", quantized.session
 # (`--try` on the command line) compiles the program here, runs it call by call and compares every integer.
 
 # %%
-board = lo.deploy(quantized, OUT / "denoiser_board", calls(test[:1]), stem="denoiser", samples=20, state=state,
-                  attempt=True)  # fmt: skip
+board = lo.deploy(
+    quantized, OUT / "denoiser_board", calls(test[:1]), stem="denoiser", samples=20, state=state, attempt=True
+)
 print(f"{board.folder}: {len(board.files)} files")
 print("\n".join(board.proof.lines() if board.proof else board.notes))
 print("pack it with", board.command)

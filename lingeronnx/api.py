@@ -14,7 +14,14 @@ from .analysis.check.check import check, structure
 from .analysis.check.report import Check
 from .analysis.compare.badcase import BadCase, find_bad_case
 from .analysis.compare.compare import Comparison, compare
-from .analysis.profile.outliers import WEIGHTS, OutlierRow, analyse_outputs, constants, grid, rows_of
+from .analysis.profile.outliers import (
+    WEIGHT_COLUMNS,
+    OutlierRow,
+    analyse_outputs,
+    compute_outlier_rows,
+    format_outlier_table,
+    iter_constants,
+)
 from .analysis.profile.recording import compare_kept, profile
 from .analysis.sensitivity.ranking import Sensitivity
 from .analysis.sensitivity.sensitivity import sensitivity
@@ -23,23 +30,23 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
-from .flow import QuantizedModel, need_data, need_scales
-from .formats.sound import check_nodes
+from .flow import QuantizedModel, require_calibrated_scales, require_data
+from .formats.node_validation import check_nodes
 from .graph import ir
-from .graph.names import restored
-from .qdq.read import is_quantized
-from .qdq.write import PLATFORM
+from .graph.name_mapping import restore_user_names
+from .qdq.import_model import is_quantized
+from .qdq.qdq_writer import PLATFORM_KEY
 from .quantization import quantize
 from .report_page import report
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
-from .targets import Target, TimeWish
+from .targets import LatencyOptions, Target
 from .tuning import finetune
 
 if TYPE_CHECKING:
-    from .conversion import Converted
+    from .conversion import ConversionResult
     from .repair import Repaired
     from .torch.checkpoint.lstmp_layouts import ConvertedCheckpoint
     from .torch.exporter.float_export import Exported
@@ -93,18 +100,18 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
     """
     if isinstance(model, str | os.PathLike) and Path(model).suffix == ".onnx":
         model = ir.load(model)
-    if isinstance(model, ir.Graph):
-        rows = rows_of(constants(model))
+    if isinstance(model, ir.Model):
+        rows = compute_outlier_rows(iter_constants(model))
     elif isinstance(model, Mapping) and model and all(isinstance(value, np.ndarray) for value in model.values()):
-        rows = rows_of(model)
+        rows = compute_outlier_rows(model)
     else:
-        from .torch.checkpoint.parameters import arrays
+        from .torch.checkpoint.parameters import read_arrays
 
-        rows = rows_of(arrays(model))
+        rows = compute_outlier_rows(read_arrays(model))
     if not rows:
         raise DataError("there is no array of numbers to analyse; give a model, or a checkpoint with its weights")
     if log is not None:
-        write_text(log, grid(rows, WEIGHTS))
+        write_text(log, format_outlier_table(rows, WEIGHT_COLUMNS))
     return rows
 
 
@@ -117,7 +124,7 @@ def convert(
     platform: str | Target | None = None,
     exact: bool = False,
     functions: bool = False,
-) -> Converted:
+) -> ConversionResult:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
     A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, by the scales
@@ -148,20 +155,22 @@ def convert(
     """
     from dataclasses import replace
 
-    from .conversion import Converted, check_target
+    from .conversion import ConversionResult, check_conversion_target
     from .conversion import convert as run
 
-    check_target(to, exact, functions)
-    loaded = restored(ir.opened(model))
+    check_conversion_target(to, exact, functions)
+    loaded = restore_user_names(ir.as_model(model))
     if not is_quantized(loaded):
         check_nodes(loaded)
         if platform is not None:
             raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
         return run(loaded, to, exact=exact, functions=functions)
-    made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM))
-    need_scales("convert has no data; quantize --calib DATA finds what scales are missing", loaded, made.plan)
+    made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM_KEY))
+    require_calibrated_scales(
+        "convert has no data; quantize --calib DATA finds what scales are missing", loaded, made.plan
+    )
     if to == "thinker":
-        return Converted(made.graph, tuple(made.report.notes))
+        return ConversionResult(made.graph, tuple(made.report.notes))
     found = run(made.graph, to, exact=exact, functions=functions)
     return replace(found, notes=(*made.report.notes, *found.notes))
 
@@ -213,9 +222,9 @@ def deploy(
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
     how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
-    how["wish"] = TimeWish(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
+    how["wish"] = LatencyOptions(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
     if not isinstance(model, QuantizedModel):
-        loaded = ir.opened(model)
+        loaded = ir.as_model(model)
         if is_integer_graph(loaded):
             if given := [key for key, value in settings.items() if value and key != "progress"]:
                 raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
@@ -225,13 +234,15 @@ def deploy(
         if alone and data is not None and not isinstance(data, Iterator):
             calib, notes = data, ["calibrated on the samples of --input: give more of them with --calib"]
         what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
-        need_data(what, loaded, calib, settings.get("plan"))
+        require_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
-        need_scales(what, loaded, model.plan)
-    return deploy_graph(_uncut(model, settings), folder, data, stem=stem or "model_quant", notes=notes, **how)
+        require_calibrated_scales(what, loaded, model.plan)
+    return deploy_graph(
+        _require_single_part(model, settings), folder, data, stem=stem or "model_quant", notes=notes, **how
+    )
 
 
-def _uncut(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Graph:
+def _require_single_part(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Model:
     """Return the integer graph; ConstraintError for what must not be cut and is not one part."""
     if settings.get("parts") == 1 and not model.report.chip_ready:
         raise ConstraintError(

@@ -26,15 +26,15 @@ __all__ = [
     "LingerOnnxError",
     "ModelError",
     "RepairError",
-    "code_of_others",
-    "deprecated",
-    "nearest",
-    "told",
-    "words_of",
+    "format_exception",
+    "split_words",
+    "suggest_nearest",
+    "warn_deprecated",
+    "wrap_user_errors",
 ]
 
 
-def deprecated(old: str, new: str, gone: str) -> None:
+def warn_deprecated(old: str, new: str, gone: str) -> None:
     """Warn the caller's caller that the name `old` is `new` now, and leaves with version `gone`, the next minor one."""
     warnings.warn(f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3)
 
@@ -74,7 +74,7 @@ class InternalError(Exception):
     """A promise of lingeronnx itself does not hold: a bug, please report it."""
 
 
-def nearest(word: str, known: object) -> str:
+def suggest_nearest(word: str, known: object) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of `known` (an iterable of str), or an empty string."""
     import difflib
 
@@ -82,7 +82,7 @@ def nearest(word: str, known: object) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def told(error: BaseException) -> str:
+def format_exception(error: BaseException) -> str:
     """Return the type and the first line of an exception of others; a text that cannot be had is left out."""
     try:
         lines = str(error).strip().splitlines()
@@ -93,7 +93,7 @@ def told(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def code_of_others(sentence: str, kind: type[LingerOnnxError]) -> Iterator[None]:
+def wrap_user_errors(sentence: str, kind: type[LingerOnnxError]) -> Iterator[None]:
     """Turn whatever a user's code raises inside into a `kind` that says `sentence` and the reason.
 
     SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes through.
@@ -103,10 +103,10 @@ def code_of_others(sentence: str, kind: type[LingerOnnxError]) -> Iterator[None]
     except (LingerOnnxError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise kind(f"{sentence} ({told(error)})") from error
+        raise kind(f"{sentence} ({format_exception(error)})") from error
 
 
-def words_of(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Return the words of a line as a shell has them; ConfigError where it has a quote without an end."""
     import shlex
 

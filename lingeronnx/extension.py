@@ -19,13 +19,13 @@ from .errors import ConfigError
 from .formats import Format
 from .ops import Op
 
-__all__ = ["Extension", "extended", "fake_quantizers"]
+__all__ = ["OperatorRegistration", "extended", "get_fake_quantizers"]
 
 #: Kernel -> its fake quantizer, of the operators that are known now.
-_FAKES: dict[type, Callable[..., Any]] = {}
+_FAKE_QUANTIZERS: dict[type, Callable[..., Any]] = {}
 
 
-class Extension:
+class OperatorRegistration:
     """An operator that was made known; leaving the ``with`` block, or `remove`, takes it out again."""
 
     def __init__(self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]) -> None:
@@ -34,16 +34,16 @@ class Extension:
     def remove(self) -> None:
         """Forget the operator; a second call changes nothing."""
         form, rule, plain, fake = self._parts
-        schemas.forget(form)
-        formats.remove_format(form)
+        schemas.deregister_schema(form)
+        formats.remove_integer_op(form)
         if rule is not None:
             ops.remove_lowering_rule(rule)
         if plain is not None:
-            plain_classes.remove_class(plain)
+            plain_classes.unregister_reference_op(plain)
         for kernel in fake:
-            _FAKES.pop(kernel, None)
+            _FAKE_QUANTIZERS.pop(kernel, None)
 
-    def __enter__(self) -> Extension:
+    def __enter__(self) -> OperatorRegistration:
         return self
 
     def __exit__(
@@ -57,7 +57,7 @@ def extended(
     rule: Op | None = None,
     reference: type[Any] | None = None,
     fake: Mapping[type, Callable[..., Any]] | None = None,
-) -> Extension:
+) -> OperatorRegistration:
     """Make an integer operator known in this process, until it is removed.
 
     Parameters
@@ -82,19 +82,19 @@ def extended(
     ConfigError
         A name is taken, or the parts are not those of one operator.
     """
-    _check(form, rule, reference, fake or {})
-    formats.add_format(form)
+    _check_registration(form, rule, reference, fake or {})
+    formats.add_integer_op(form)
     if rule is not None:
         ops.add_lowering_rule(rule)
     if reference is not None:
-        plain_classes.add_class(reference)
-    _FAKES.update(fake or {})
-    return Extension(form, rule, reference, fake or {})
+        plain_classes.register_reference_op(reference)
+    _FAKE_QUANTIZERS.update(fake or {})
+    return OperatorRegistration(form, rule, reference, fake or {})
 
 
-def _check(form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]) -> None:
+def _check_registration(form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]) -> None:
     for name in form.names:
-        if formats.format_named(name) is not None:
+        if formats.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")
     if rule is not None and rule.format is not form:
         raise ConfigError(f"operator '{form.name}': its rule writes '{rule.format.name}'; give the rule that writes it")
@@ -102,10 +102,10 @@ def _check(form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping
         names = ", ".join(plain.names)
         raise ConfigError(f"operator '{form.name}': its plain class computes {names}; give the class that computes it")
     for kernel in fake:
-        if kernel in _FAKES:
+        if kernel in _FAKE_QUANTIZERS:
             raise ConfigError(f"operator '{form.name}': {kernel.__name__} has a fake quantizer already")
 
 
-def fake_quantizers() -> Mapping[type, Callable[..., Any]]:
+def get_fake_quantizers() -> Mapping[type, Callable[..., Any]]:
     """Return {kernel: its fake quantizer} of the operators that are known by `extended`."""
-    return _FAKES
+    return _FAKE_QUANTIZERS

@@ -1,6 +1,6 @@
 """Writing files and folders so that a killed run leaves the old or the new one, never half of one; and their names.
 
-Knows nothing of models: every writer of the package goes through `replacing` or `replacing_folder`.
+Knows nothing of models: every writer of the package goes through `replace_file` or `replace_folder`.
 
 Work is done under a temporary name beside the target, ``.NAME.lingeronnx-PID-RANDOM``, which its process holds a lock
 on. What a killed process left has none: the next run that writes into the folder removes it.
@@ -32,10 +32,24 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
     fcntl = None
 
 __all__ = [
-    "DEPLOYED", "JOURNAL", "REPORT", "FileVersion", "checked_target", "chip_file", "folder", "given_bytes", "making",
-    "no_regular_file", "other_parts", "replacing", "renewing_folder", "replacing_folder", "scratch", "take_over",
+    "DEPLOYMENT_VERSION",
+    "JOURNAL_VERSION",
+    "REPORT_VERSION",
+    "FileVersion",
+    "resolve_write_target",
+    "chip_file_path",
+    "ensure_folder",
+    "read_user_file",
+    "created_folder",
+    "describe_irregular_file",
+    "find_stale_part_files",
+    "replace_file",
+    "update_folder",
+    "replace_folder",
+    "temporary_folder",
+    "link_missing_entries",
     "write_text",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -63,17 +77,17 @@ class FileVersion:
             )
 
 
-REPORT = FileVersion("lingeronnx_report", 1, "quantize again with --json")
-DEPLOYED = FileVersion("lingeronnx_deploy", 1, "deploy the model again")
-JOURNAL = FileVersion("lingeronnx_journal", 1, "begin anew without --resume")
+REPORT_VERSION = FileVersion("lingeronnx_report", 1, "quantize again with --json")
+DEPLOYMENT_VERSION = FileVersion("lingeronnx_deploy", 1, "deploy the model again")
+JOURNAL_VERSION = FileVersion("lingeronnx_journal", 1, "begin anew without --resume")
 
 _TEMPORARY = re.compile(r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL)
-_NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255
+_MAX_NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255
 _SUFFIX = re.compile(r"\.\w{1,8}", re.ASCII)
 _EXCHANGE, _AT_CWD = 2, -100  # of Linux' renameat2
-_swept: set[Path] = set()  # the folders this process has looked through
+_cleaned_folders: set[Path] = set()  # the folders this process has looked through
 
-_KINDS = (
+_FILE_KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -86,16 +100,18 @@ _KINDS = (
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it replaces `path`, on any error it is removed.
 
     Of a link, the file that it leads to is replaced. Raises ConfigError when the folder is missing or not writable, and
     where `path` is there and no regular file.
     """
-    target = checked_target(path)
+    target = resolve_write_target(path)
     with contextlib.ExitStack() as held:
         try:
-            temporary = held.enter_context(_temporary(target, lambda name: os.close(os.open(name, _NEW, 0o666))))
+            temporary = held.enter_context(
+                _locked_temporary(target, lambda name: os.close(os.open(name, _CREATE_FLAGS, 0o666)))
+            )
         except OSError as error:
             raise ConfigError(
                 f"cannot write {path}: {error.strerror}; create the folder or choose another name"
@@ -111,16 +127,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` (UTF-8) to `path` as a whole or not at all."""
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def checked_target(path: str | os.PathLike[str]) -> Path:
+def resolve_write_target(path: str | os.PathLike[str]) -> Path:
     """Return the file that is written where `path` is told: where a link leads to, else `path` itself.
 
     Raises ConfigError where something is there that is no regular file: a folder, a device, a pipe.
     """
-    what = no_regular_file(path)
+    what = describe_irregular_file(path)
     if what == "a folder":
         raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
     if what is not None:
@@ -128,22 +144,22 @@ def checked_target(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
-def no_regular_file(path: str | os.PathLike[str]) -> str | None:
+def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
     """Return what is at `path`, such as "a pipe", where it is no regular file; None for one, and where nothing is."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         return "a link to itself" if error.errno == errno.ELOOP else None
-    return next((what for test, what in _KINDS if test(mode)), None)
+    return next((what for test, what in _FILE_KINDS if test(mode)), None)
 
 
-def given_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
+def read_user_file(path: str | os.PathLike[str], what: str, most: int) -> bytes:
     """Return what is in a user's file of at most so many bytes; `what` it is, such as "the log".
 
     ConfigError for one that cannot be read, is larger, or is no regular file.
     """
     name = os.fspath(path)
-    if (kind := no_regular_file(path)) is not None:
+    if (kind := describe_irregular_file(path)) is not None:
         raise ConfigError(
             f"cannot read {what} {name}: it is {kind}, no regular file; write what it gives to a file first"
         )
@@ -156,29 +172,30 @@ def given_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
         raise ConfigError(f"cannot read {what} {name}: {error.strerror}; give the path of a file") from error
 
 
-def chip_file(path: Path) -> Path:
+def chip_file_path(path: Path) -> Path:
     """Return the name of the file with the part for the packer, beside the file `path` of the whole graph."""
     return path.with_name(f"{path.stem}_chip{path.suffix}")
 
 
-def part_file(path: Path, number: int) -> Path:
+def part_file_path(path: Path, number: int) -> Path:
     """Return the name of the file with the chip's part of that number, beside the file `path` of the whole graph."""
     return path.with_name(f"{path.stem}_chip{number}{path.suffix}")
 
 
-def other_parts(path: Path, written: Collection[Path]) -> list[str]:
+def find_stale_part_files(path: Path, written: Collection[Path]) -> list[str]:
     """Return names of files beside `path` that are called as parts of it and were not `written`, in order."""
     part = re.compile(rf"{re.escape(path.stem)}_chip\d*{re.escape(path.suffix)}")
     mine = {file.name for file in written}
-    return sorted(file.name for file in path.absolute().parent.iterdir()
-                  if part.fullmatch(file.name) and file.name not in mine)  # fmt: skip
+    return sorted(
+        file.name for file in path.absolute().parent.iterdir() if part.fullmatch(file.name) and file.name not in mine
+    )
 
 
 # ---- folders -----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new folder that takes the place of `path`, all at once, when the block ends well; else nothing changes.
 
     What the old folder held is gone then. Of a link, the folder that it leads to is replaced. Raises ConfigError for
@@ -187,17 +204,17 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     place = Path(path).resolve()
     if Path.cwd().is_relative_to(place):
         raise ConfigError(f"cannot replace {path}: it is the folder this command runs in; give a folder of its own")
-    with _temporary(place, os.mkdir) as made:
+    with _locked_temporary(place, os.mkdir) as made:
         yield made
         if place.exists():
-            _exchange(made, place)  # the old one goes where the block ends
+            _swap_folders(made, place)  # the old one goes where the block ends
         else:
             made.replace(place)
 
 
 @contextlib.contextmanager
-def renewing_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterator[Path]:
-    """As `replacing_folder`, but what else the old folder holds comes along, but for files and folders called `gone`.
+def update_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterator[Path]:
+    """As `replace_folder`, but what else the old folder holds comes along, but for files and folders called `gone`.
 
     Raises ConfigError where `path` is no folder and where its parent cannot be written.
     """
@@ -206,14 +223,14 @@ def renewing_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iter
         raise ConfigError(f"cannot make the folder {path}: it is a file, give a folder")
     with contextlib.ExitStack() as held:
         try:
-            made = held.enter_context(replacing_folder(place))
+            made = held.enter_context(replace_folder(place))
         except OSError as error:
             raise ConfigError(
                 f"cannot make the folder {path}: {error.strerror} ({place.parent}); choose another place"
             ) from error
         yield made
         try:
-            take_over(place, made, gone)
+            link_missing_entries(place, made, gone)
             held.close()
         except OSError as error:
             raise ConfigError(
@@ -221,19 +238,19 @@ def renewing_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iter
             ) from error
 
 
-def take_over(old: Path, new: Path, gone: Collection[str]) -> None:
+def link_missing_entries(old: Path, new: Path, gone: Collection[str]) -> None:
     """Let the folder `new` hold what `old` holds too, but for what is there already and what is called `gone`."""
     for other in sorted(old.iterdir()) if old.exists() else ():
         name = new / other.name
         if other.name in gone or name.exists():
             continue
         if other.is_dir() and not other.is_symlink():
-            shutil.copytree(other, name, symlinks=True, copy_function=_same)
+            shutil.copytree(other, name, symlinks=True, copy_function=_link_or_copy)
         else:
-            _same(other, name)
+            _link_or_copy(other, name)
 
 
-def _same(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+def _link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Let `target` be the file `source`, too, or a copy where the file system has no second names."""
     try:
         os.link(source, target, follow_symlinks=False)
@@ -242,14 +259,14 @@ def _same(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
 
 
 @contextlib.contextmanager
-def making(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path]:
+def created_folder(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path]:
     """Yield the folder `path`, made where it is not there, and then removed again on an error that leaves it empty.
 
     parents : whether those above are made, too. Raises ConfigError where it cannot be made.
     """
     above = [Path(path), *Path(path).parents] if parents else [Path(path)]
     new = [each for each in above if not os.path.lexists(each)]
-    home = folder(path, parents)
+    home = ensure_folder(path, parents)
     try:
         yield home
     except BaseException:
@@ -259,8 +276,11 @@ def making(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path
         raise
 
 
-def folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
-    """Return the folder `path`, made where it is not there; ConfigError where it cannot be; parents as in `making`."""
+def ensure_folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
+    """Return the folder `path`, made where it is not there; ConfigError where it cannot be.
+
+    Parents as in `created_folder`.
+    """
     home = Path(path)
     try:
         home.mkdir(parents=parents, exist_ok=True)
@@ -271,18 +291,18 @@ def folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """Yield a folder of this user alone in the system's place for temporary files; it goes with the block."""
-    with _temporary(Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)) as made:
+    with _locked_temporary(Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)) as made:
         yield made
 
 
-def _exchange(made: Path, place: Path) -> None:
+def _swap_folders(made: Path, place: Path) -> None:
     """Let two folders change their names."""
-    if _exchanged(made, place):
+    if _try_atomic_swap(made, place):
         return
-    old = made.with_name(f"{made.name}-old")  # by this name `_sweep` puts it back
-    lock = _locked(place)
+    old = made.with_name(f"{made.name}-old")  # by this name `_remove_stale_temporaries` puts it back
+    lock = _acquire_lock(place)
     try:
         place.replace(old)
         try:
@@ -292,10 +312,10 @@ def _exchange(made: Path, place: Path) -> None:
             raise
         old.replace(made)
     finally:
-        _release(lock)
+        _release_lock(lock)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _try_atomic_swap(one: Path, other: Path) -> bool:
     """Change two names by a single call; False where this system or file system has none."""
     if sys.platform != "linux":
         return False
@@ -309,50 +329,50 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 # ---- temporary names ---------------------------------------------------------------------------------------------
 
-_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+_CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 
 
 @contextlib.contextmanager
-def _temporary(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+def _locked_temporary(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a new name beside `target` that `make` made and this process holds a lock on; what has it then, goes."""
-    _sweep(target.parent)
+    _remove_stale_temporaries(target.parent)
     suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
-    stem = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
+    stem = os.fsdecode(os.fsencode(target.name)[:_MAX_NAME_BYTES])
     while True:
         name = target.with_name(f".{stem}.lingeronnx-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
         make(name)
-        lock = _locked(name)
-        if lock is None or _is(lock, name):  # else another process took it for left behind, and removed it
+        lock = _acquire_lock(name)
+        if lock is None or _is_same_file(lock, name):  # else another process took it for left behind, and removed it
             break
-        _release(lock)
+        _release_lock(lock)
     try:
         yield name
     finally:
-        _remove(name)
-        _release(lock)
+        _remove_path(name)
+        _release_lock(lock)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale_temporaries(folder: Path) -> None:
     """Remove what killed runs of this user left in `folder`; a folder whose new one never came gets its name back."""
-    if fcntl is None or folder in _swept:
+    if fcntl is None or folder in _cleaned_folders:
         return
-    _swept.add(folder)
+    _cleaned_folders.add(folder)
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = _TEMPORARY.fullmatch(name)
             if match is None or (folder / name).lstat().st_uid != os.geteuid():
                 continue
-            lock = _locked(folder / name, wait=False)
+            lock = _acquire_lock(folder / name, wait=False)
             if lock is None:
                 continue
             if match["old"] and not (folder / match["target"]).exists():
                 (folder / name).replace(folder / match["target"])
             else:
-                _remove(folder / name)
-            _release(lock)
+                _remove_path(folder / name)
+            _release_lock(lock)
 
 
-def _locked(path: Path, wait: bool = True) -> int | None:
+def _acquire_lock(path: Path, wait: bool = True) -> int | None:
     """Return a descriptor that holds the lock on `path`; None where there is none to have, or another process has it.
 
     The lock ends with the process, however it ends.
@@ -371,12 +391,12 @@ def _locked(path: Path, wait: bool = True) -> int | None:
     return found
 
 
-def _release(lock: int | None) -> None:
+def _release_lock(lock: int | None) -> None:
     if lock is not None:
         os.close(lock)
 
 
-def _is(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     """Whether `path` is the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -384,7 +404,7 @@ def _is(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     """Remove a file or a folder, where it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -8,10 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["plain"]
+__all__ = ["to_json_value"]
 
 
-def plain(value: object, told: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
+def to_json_value(value: object, told: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
     """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict.
 
     told : how every text is written.
@@ -19,11 +19,11 @@ def plain(value: object, told: Callable[[str], str] = str) -> Any:  # noqa: ANN4
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {told(str(key)): plain(item, told) for key, item in value.items()}
+        return {told(str(key)): to_json_value(item, told) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, told) for item in value]
+        return [to_json_value(item, told) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {key: plain(getattr(value, key), told) for key in value.__dataclass_fields__}
+        return {key: to_json_value(getattr(value, key), told) for key in value.__dataclass_fields__}
     if isinstance(value, Enum):
         return value.name.lower()
     return told(str(value)) if isinstance(value, str | Path) else value

@@ -16,33 +16,33 @@ import numpy as np
 
 from .errors import ConfigError
 from .flow import (
-    Compared,
-    Prepared,
+    Candidate,
+    PreparedModel,
     QuantizedModel,
-    better_of,
-    compared,
-    measured,
-    plan_for,
-    prepare,
-    refined,
-    with_best_effort,
-    with_best_ends,
-    with_cells,
-    with_chip_parts,
-    with_finer_noisiest,
-    with_finer_scales,
-    without_losing_stages,
+    build_candidate,
+    choose_import_or_requantize,
+    drop_harmful_stages,
+    measure_accuracy,
+    offload_rejected_layers,
+    place_required_host_nodes,
+    plan_model,
+    prepare_model,
+    refine_weights,
+    try_best_effort,
+    try_finer_granularity,
+    try_finer_noisy_scales,
+    try_host_offload,
 )
-from .flow.assign import idle_overrides
-from .flow.prepare.settings import configured
+from .flow.assign import describe_ineffective_overrides
+from .flow.prepare.settings import resolve_config
 from .graph import ir
 from .plan import Plan
-from .plan.config import AUTO, QuantConfig
+from .plan.config import AUTO_WEIGHT_BITS, QuantConfig
 from .plan.settings import QuantSettings
 from .qdq.encodings import Encodings
-from .run.data import Progress, found_from_anywhere
+from .run.data import Progress, resolve_source_path
 from .search import Goal, search
-from .targets import Target, by_name
+from .targets import Target, get_target
 from .targets.objective import TIME
 
 __all__ = ["quantize"]
@@ -143,14 +143,14 @@ def quantize(
     sizes: dict[str, Any] = {key: settings.get(key) for key in ("batch", "limit")}
     data = eval_data if min_sqnr is None else None
     wish = Goal(max_drop, min_sqnr, data, model, metric, max_ms=max_ms, max_flash=max_flash, **sizes)
-    goal = _checked(wish, plan, config, chosen)
+    goal = _validate_goal(wish, plan, config, chosen)
     if cluster is not None and goal is None:
         raise ConfigError("a cluster makes attempts of a search: give max_drop, min_sqnr, max_flash or max_ms")
     if max_ms is not None:
         settings["objective"] = chosen["objective"] = settings.get("objective") or TIME
     start = plan if isinstance(plan, Encodings) else None
-    chosen |= _narrowest(config, chosen) if goal is not None else {}
-    prepared = with_cells(prepare(model, calib, config, chosen, encodings=start))
+    chosen |= _min_weight_bits(config, chosen) if goal is not None else {}
+    prepared = place_required_host_nodes(prepare_model(model, calib, config, chosen, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("a wish chooses by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
@@ -158,25 +158,25 @@ def quantize(
     if goal is not None:
         goal = replace(goal, clock=prepared.conf.clock)
         goal.check_time(prepared.target)
-    best = _best(prepared, plan, goal is not None, progress)
+    best = _find_best_candidate(prepared, plan, goal is not None, progress)
 
-    def anew(samples: Mapping[str, np.ndarray] | None) -> Compared:
+    def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
         data = calib if samples is None else samples
-        again = prepare(model, data, config, {**given, **settings, "requantize": True})
-        return _best(with_cells(again), None, False, progress)
+        again = prepare_model(model, data, config, {**given, **settings, "requantize": True})
+        return _find_best_candidate(place_required_host_nodes(again), None, False, progress)
 
     if goal is None and plan is None:
-        best = better_of(best, anew)
+        best = choose_import_or_requantize(best, requantize)
     if goal is None:
         result = best.checked
     else:
-        begin = _Beginning(found_from_anywhere(model), found_from_anywhere(calib), config, chosen)
-        found: dict[str, Any] = {key: found_from_anywhere(getattr(goal, key)) for key in ("data", "model")}
+        begin = _SearchStart(resolve_source_path(model), resolve_source_path(calib), config, chosen)
+        found: dict[str, Any] = {key: resolve_source_path(getattr(goal, key)) for key in ("data", "model")}
         goal = replace(goal, **found)
         more: dict[str, Any] = {"progress": progress, "begin": begin, "cluster": cluster}
         result, _ = search(best, goal, minutes=budget, log=log, resume=resume, **more)
     if eval_data is not None:
-        result = measured(
+        result = measure_accuracy(
             result,
             eval_data,
             model,
@@ -186,10 +186,10 @@ def quantize(
             limit=settings.get("limit"),
             progress=progress,
         )
-    return result if goal is None else _with_doubt(result, goal)
+    return result if goal is None else _add_sample_size_note(result, goal)
 
 
-def _with_doubt(result: QuantizedModel, goal: Goal) -> QuantizedModel:
+def _add_sample_size_note(result: QuantizedModel, goal: Goal) -> QuantizedModel:
     """Return `result` with a note where it was chosen by too few samples with labels."""
     report = result.report
     doubt = "" if report.accuracy is None else goal.doubt(report.accuracy["samples"])
@@ -197,7 +197,7 @@ def _with_doubt(result: QuantizedModel, goal: Goal) -> QuantizedModel:
 
 
 @dataclass(frozen=True)
-class _Beginning:
+class _SearchStart:
     """What a search begins with, as a worker of a cluster makes it for itself."""
 
     model: Any
@@ -205,43 +205,47 @@ class _Beginning:
     config: QuantConfig | str | os.PathLike[str] | None
     settings: Mapping[str, Any]
 
-    def __call__(self) -> Compared:
+    def __call__(self) -> Candidate:
         """Return what the user's options give."""
-        prepared = prepare(self.model, self.calib, self.config, self.settings)
-        return _best(with_cells(prepared), None, True, None)
+        prepared = prepare_model(self.model, self.calib, self.config, self.settings)
+        return _find_best_candidate(place_required_host_nodes(prepared), None, True, None)
 
 
-def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> dict[str, int]:
+def _min_weight_bits(
+    config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]
+) -> dict[str, int]:
     """Return the width of weights from which a search for widths begins; nothing where the user has named one."""
-    conf = configured(config, settings)
-    return {"weight_bits": min(by_name(conf.platform).weight_widths)} if conf.weight_bits == AUTO else {}
+    conf = resolve_config(config, settings)
+    return {"weight_bits": min(get_target(conf.platform).weight_widths)} if conf.weight_bits == AUTO_WEIGHT_BITS else {}
 
 
-def _in_parts(best: Compared, progress: Progress | None) -> Compared:
+def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
     """Return `best` with what no part for the chip can do on the host; what moved is a model to choose methods for."""
-    moved = with_chip_parts(best, progress)
+    moved = offload_rejected_layers(best, progress)
     if moved is not best:
-        moved = with_best_effort(moved, progress) if moved.prepared.conf.effort == "best" else moved
-        moved = without_losing_stages(moved, progress)
-    idle = idle_overrides(moved.prepared)
+        moved = try_best_effort(moved, progress) if moved.prepared.conf.effort == "best" else moved
+        moved = drop_harmful_stages(moved, progress)
+    idle = describe_ineffective_overrides(moved.prepared)
     return moved.with_notes(idle) if idle else moved
 
 
-def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progress: Progress | None) -> Compared:
+def _find_best_candidate(
+    prepared: PreparedModel, plan: Plan | Encodings | None, goal: bool, progress: Progress | None
+) -> Candidate:
     """Return the best quantization that is found without a wish; goal : whether one begins with it."""
-    planned = plan_for(prepared, None if isinstance(plan, Encodings) else plan, progress)
-    best = compared(prepared, planned, refined(planned, progress=progress), progress)
-    best = best if plan is not None else with_best_ends(best, progress)
+    planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
+    best = build_candidate(prepared, planned, refine_weights(planned, progress=progress), progress)
+    best = best if plan is not None else try_host_offload(best, progress)
     if prepared.conf.effort == "best":
-        best = with_best_effort(best, progress)
+        best = try_best_effort(best, progress)
     elif plan is None:
-        best = with_finer_noisiest(best, progress)
-    finer = with_finer_scales(best, progress) if not goal else None
-    best = without_losing_stages(best, progress) if finer is None else finer
-    return best if plan is not None else _in_parts(best, progress)
+        best = try_finer_noisy_scales(best, progress)
+    finer = try_finer_granularity(best, progress) if not goal else None
+    best = drop_harmful_stages(best, progress) if finer is None else finer
+    return best if plan is not None else _offload_and_retry(best, progress)
 
 
-def _checked(
+def _validate_goal(
     wish: Goal,
     plan: Plan | Encodings | None,
     config: QuantConfig | str | os.PathLike[str] | None,
@@ -253,7 +257,7 @@ def _checked(
     if plan is not None:
         raise ConfigError("a wish chooses scales, which the plan has fixed; drop one of the two")
     wish.check()
-    if wish.fills and configured(config, settings).weight_bits != AUTO:
+    if wish.fills and resolve_config(config, settings).weight_bits != AUTO_WEIGHT_BITS:
         raise ConfigError(
             "max_flash and max_ms alone choose widths of weights: add weight_bits auto (--weight-bits auto), or give "
             "max_drop or min_sqnr; budget_ms makes a finding of what takes too long"

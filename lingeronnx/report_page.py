@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from .analysis.check.check import check
-from .analysis.check.page import checked_part
+from .analysis.check.page import render_check_section
 from .analysis.check.report import Check
 from .analysis.compare.compare import compare
 from .analysis.compare.comparison import Comparison
-from .analysis.compare.page import compared_part
-from .analysis.sensitivity.page import read_part
+from .analysis.compare.page import render_comparison_section
+from .analysis.sensitivity.page import load_sensitivity_section
 from .errors import ConfigError
-from .files import making, write_text
+from .files import created_folder, write_text
 from .flow import QuantizedModel
-from .flow.report import Report, rewritten, told_findings, told_floats
+from .flow.report import Report, format_findings, format_float_nodes, format_rewrites
 from .graph import ir
-from .json_values import plain
-from .number_words import decibel_text
-from .pages import PagePart, page, parts
+from .json_values import to_json_value
+from .number_format import format_decibels
+from .pages import PageSection, components, render_page
 from .run.session import is_integer_graph
-from .search.page import search_part
+from .search.page import render_search_section
 
 __all__ = ["report"]
 
 #: The names of the files.
-PAGE, DATA = "report.html", "report.json"
+PAGE_FILE, DATA_FILE = "report.html", "report.json"
 
 
 def report(
@@ -74,18 +74,18 @@ def report(
     """
     made = quantized.report if isinstance(quantized, QuantizedModel) else None
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
-    file = ir.file_of(quantized)  # the packer's rules are about the file as it is
-    graph = ir.opened(quantized) if file is None else ir.from_proto(file, ir.label_of(quantized))
+    file = ir.as_model_proto(quantized)  # the packer's rules are about the file as it is
+    graph = ir.as_model(quantized) if file is None else ir.from_proto(file, ir.model_label(quantized))
     if not is_integer_graph(graph):
         raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
     checked = check(file or graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
     found = compare(model, graph, data, **settings)
     names = [Path(given).name if isinstance(given, str | os.PathLike) else "model" for given in (model, quantized)]
     found = replace(found, names=(names[0], names[1]))
-    return _write(folder, names[0], checked, found, made, sensitivity=sensitivity, again=again)
+    return _write_page(folder, names[0], checked, found, made, sensitivity=sensitivity, again=again)
 
 
-def _write(
+def _write_page(
     folder: str | os.PathLike[str],
     name: str,
     check: Check,
@@ -100,24 +100,30 @@ def _write(
     name : of the model. report : quantize's, where it is known. sensitivity : the folder of an earlier run. again : the
     command line that options are added to. ConfigError where that cannot be written, or the folder holds no run.
     """
-    ranked, advised = (None, "") if sensitivity is None else read_part(sensitivity)
-    shown = [checked_part(check), compared_part(comparison), ranked]
+    ranked, advised = (None, "") if sensitivity is None else load_sensitivity_section(sensitivity)
+    shown = [render_check_section(check), render_comparison_section(comparison), ranked]
     if report is not None:
-        shown = [_quantized_part(report), None if report.search is None else search_part(report.search), *shown]
+        shown = [
+            _render_quantize_section(report),
+            None if report.search is None else render_search_section(report.search),
+            *shown,
+        ]
     found = [part for part in shown if part is not None]
-    first = _advice(check, comparison, report, advised, again)
-    text = page(f"{name} on {check.platform}", check.verdict, [first, *found])
-    data = json.dumps(plain({part.key: part.data for part in [first, *found]}), indent=2, allow_nan=False)
-    with making(folder, parents=True) as home:
-        write_text(home / DATA, data + "\n")
-        write_text(home / PAGE, text)
-    return [Path(folder) / PAGE, Path(folder) / DATA]
+    first = _render_advice_section(check, comparison, report, advised, again)
+    text = render_page(f"{name} on {check.platform}", check.verdict, [first, *found])
+    data = json.dumps(to_json_value({part.key: part.data for part in [first, *found]}), indent=2, allow_nan=False)
+    with created_folder(folder, parents=True) as home:
+        write_text(home / DATA_FILE, data + "\n")
+        write_text(home / PAGE_FILE, text)
+    return [Path(folder) / PAGE_FILE, Path(folder) / DATA_FILE]
 
 
 # ---- the advice ----------------------------------------------------------------------------------------------------
 
 
-def _advice(check: Check, comparison: Comparison, report: Report | None, advised: str, again: str) -> PagePart:
+def _render_advice_section(
+    check: Check, comparison: Comparison, report: Report | None, advised: str, again: str
+) -> PageSection:
     """Return what to do, as data and as a list: each with why, and what to paste where there is something."""
     found = [
         {"from": "quantize", "why": step.gives, "paste": f"{again} {' '.join(step.options)}".strip()}
@@ -126,42 +132,42 @@ def _advice(check: Check, comparison: Comparison, report: Report | None, advised
     found += [
         {"from": "quantize", "why": warning, "paste": ""} for warning in (() if report is None else report.warnings)
     ]
-    found += [{"from": "check", "why": line, "paste": ""} for line in _against(check)]
+    found += [{"from": "check", "why": line, "paste": ""} for line in _format_check_findings(check)]
     found += [{"from": "check", "why": f"fewer parts: {merge}", "paste": ""} for merge in check.merges]
-    found += _compared(comparison)
+    found += _comparison_advice(comparison)
     if advised:
         found.append(
             {"from": "sensitivity", "why": "layers that are quantized wider or left in float", "paste": advised}
         )
     items = [
-        f"<b>{parts.text(step['from'])}</b>: {parts.text(step['why'])}"
-        + (parts.command(step["paste"]) if step["paste"] else "")
+        f"<b>{components.escape_text(step['from'])}</b>: {components.escape_text(step['why'])}"
+        + (components.copyable_command(step["paste"]) if step["paste"] else "")
         for step in found
     ]
     html = (
-        parts.listed(items)
+        components.ordered_list(items)
         if items
-        else parts.line(
+        else components.paragraph(
             "No limit is broken, and no layer is out of the ordinary. Is the accuracy too little all the same, "
             "sensitivity says which operators cost it."
         )
     )
-    return PagePart("advice", "What to do", html, found)
+    return PageSection("advice", "What to do", html, found)
 
 
-def _against(check: Check) -> list[str]:
+def _format_check_findings(check: Check) -> list[str]:
     """Return what speaks against the graph, with the remedy, a line for each rule."""
-    return [*told_findings(check.findings), *map(str, check.remaining if check.kind == "float" else check.violations)]
+    return [*format_findings(check.findings), *map(str, check.remaining if check.kind == "float" else check.violations)]
 
 
-def _compared(comparison: Comparison) -> list[dict[str, str]]:
+def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
     """Return the options that help, and after them the findings."""
     found = []
     if comparison.options:
         tried = comparison.tried
         gives = "not tried"
         if tried is not None:
-            gives = f"tried: {decibel_text(tried.value)}, without {decibel_text(tried.now)}"
+            gives = f"tried: {format_decibels(tried.value)}, without {format_decibels(tried.now)}"
         found.append({"from": "compare", "why": f"options that help ({gives})", "paste": comparison.options})
     return found + [
         {"from": "compare", "why": f"{f.kind}: {f.place}: {f.measured} (limit: {f.limit}); {f.remedy}", "paste": ""}
@@ -172,7 +178,7 @@ def _compared(comparison: Comparison) -> list[dict[str, str]]:
 # ---- quantize's report ---------------------------------------------------------------------------------------------
 
 
-def _quantized_part(report: Report) -> PagePart:
+def _render_quantize_section(report: Report) -> PageSection:
     """Return quantize's report as a section."""
     ready = "yes" if report.chip_ready else "no" if report.is_chip else f"no: {report.platform} is no chip"
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(report.layers.items(), key=lambda item: -item[1]))
@@ -186,22 +192,22 @@ def _quantized_part(report: Report) -> PagePart:
     ]
     if report.accuracy is not None:
         facts.append(("accuracy", report.accuracy_text))
-    html = [parts.facts(facts)]
+    html = [components.definition_list(facts)]
     if report.packer and report.chip_ready:
-        html += [parts.title("Pack it with"), parts.command(report.packer)]
-    html += [parts.title("Pack each part with")] if any(part.packer for part in report.program.chip) else []
-    html += [parts.command(part.packer) for part in report.program.chip if part.packer]
+        html += [components.heading("Pack it with"), components.copyable_command(report.packer)]
+    html += [components.heading("Pack each part with")] if any(part.packer for part in report.program.chip) else []
+    html += [components.copyable_command(part.packer) for part in report.program.chip if part.packer]
     for head, lines in (
         ("Why it is not chip-ready", report.why_not),
         ("Fewer parts", list(map(str, report.merges))),
-        ("Left in float", told_floats([*report.float_nodes, *report.host_part], True)),
-        ("Written otherwise", rewritten(report.fitted, True)),
+        ("Left in float", format_float_nodes([*report.float_nodes, *report.host_part], True)),
+        ("Written otherwise", format_rewrites(report.fitted, True)),
         ("Warnings", report.warnings),
         ("Notes", report.notes),
     ):
-        html += _list(head, lines)
-    return PagePart("quantize", "What quantize did", "\n".join(html), report.to_dict())
+        html += _titled_list(head, lines)
+    return PageSection("quantize", "What quantize did", "\n".join(html), report.to_dict())
 
 
-def _list(head: str, lines: Sequence[str]) -> list[str]:
-    return [parts.title(head), parts.listed(map(parts.text, lines))] if lines else []
+def _titled_list(head: str, lines: Sequence[str]) -> list[str]:
+    return [components.heading(head), components.ordered_list(map(components.escape_text, lines))] if lines else []

@@ -17,23 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ConfigError, nearest
-from .flow import Methods, Planned, QuantizedModel, complete, measured, plan_for, prepare, refined
+from .errors import ConfigError, suggest_nearest
+from .flow import (
+    PlannedModel,
+    QuantizedModel,
+    RefinementOptions,
+    build_quantized_model,
+    measure_accuracy,
+    plan_model,
+    prepare_model,
+    refine_weights,
+)
 from .flow.lower import lower
 from .graph import ir
 from .qdq.encodings import Encodings
 from .run.data import Data, Progress, load_function
 from .run.evaluation import evaluate
-from .run.runners import FloatRunner, input_specs
-from .run.session import lowered_session
+from .run.runners import FloatRunner, get_input_specs
+from .run.session import open_lowered_session
 
 if TYPE_CHECKING:
-    from .torch.bridge.network import Bridge
+    from .torch.qat.qat_module import QatModule
 
 __all__ = ["finetune"]
 
 #: What a constraint may speak of.
-_KINDS = ("weight", "bias", "output")
+_LIMIT_KINDS = ("weight", "bias", "output")
 
 
 def finetune(
@@ -90,9 +99,9 @@ def finetune(
     ConfigError
         For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
     """
-    from .torch.bridge.network import Bridge
     from .torch.finetune import Constraints, Recipe, Tuner
     from .torch.finetune.samples import Samples
+    from .torch.qat.qat_module import QatModule
 
     if train is None:
         raise ConfigError("fine-tuning needs data to train on: give --train DATA")
@@ -102,31 +111,33 @@ def finetune(
     recipe = Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
     if batch_norm not in ("frozen", "reestimate"):
         raise ConfigError(f"batch_norm '{batch_norm}'; it is frozen or reestimate")
-    source = ir.own(model)
+    source = ir.as_owned_model(model)
     if state_dict is not None:
         from .torch.checkpoint.parameters import load_checkpoint
 
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
-        reestimate(source, Data(train, input_specs(source), limit=settings.get("limit"), what="training data"))
+        reestimate_batch_norm(
+            source, Data(train, get_input_specs(source), limit=settings.get("limit"), what="training data")
+        )
     plan = settings.pop("plan", None)
     lent, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare(source, train, settings.pop("config", None), settings, hold=False, encodings=lent)
+    prepared = prepare_model(source, train, settings.pop("config", None), settings, hold=False, encodings=lent)
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
-    ready = plan_for(prepared, own, progress)
-    methods = Methods.all() if prepared.conf.effort == "best" else Methods()
+    ready = plan_model(prepared, own, progress)
+    methods = RefinementOptions.all() if prepared.conf.effort == "best" else RefinementOptions()
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
-    start = ready.graph if recipe.rounding == "soft" else refined(ready, methods)
-    bridge = Bridge(start, ready.plan, prepared.target, prepared.data.first())
-    limits = _limits(
+    start = ready.graph if recipe.rounding == "soft" else refine_weights(ready, methods)
+    bridge = QatModule(start, ready.plan, prepared.target, prepared.data.first())
+    limits = _resolve_limits(
         ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}
     )
-    frozen = frozenset(_parameters(ready, bridge, freeze))
+    frozen = frozenset(_select_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        exact = bridge.parts.on(with_weights(start, bridge.weights()))
-        session = lowered_session(lower(exact, bridge.plan, prepared.target).graph, prepared.target)
+        exact = bridge.parts.on(replace_initializers(start, bridge.weights()))
+        session = open_lowered_session(lower(exact, bridge.plan, prepared.target).graph, prepared.target)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
@@ -142,16 +153,16 @@ def finetune(
         progress=progress,
     )
     history = tuner.run()
-    notes = [*ready.notes, *_untrained(bridge)]
+    notes = [*ready.notes, *_format_untrained_note(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = complete(prepared, tuned, with_weights(start, bridge.weights()), progress)
+    done = build_quantized_model(prepared, tuned, replace_initializers(start, bridge.weights()), progress)
     done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
     if eval_data is None:
         return done
-    return measured(done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress)
+    return measure_accuracy(done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress)
 
 
-def _untrained(bridge: Bridge) -> list[str]:
+def _format_untrained_note(bridge: QatModule) -> list[str]:
     names = bridge.untrained
     if not names:
         return []
@@ -161,7 +172,7 @@ def _untrained(bridge: Bridge) -> list[str]:
     ]
 
 
-def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph:
+def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Model:
     """Return a copy of the float `graph` with other values in some initializers."""
     copy = ir.clone(graph)
     for name, array in weights.items():
@@ -172,7 +183,7 @@ def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph
 # ---- which layers ------------------------------------------------------------------------------------------------
 
 
-def _layers(ready: Planned, selector: str) -> list[ir.Node]:
+def _select_layers(ready: PlannedModel, selector: str) -> list[ir.Node]:
     """Return the nodes of the planned graph that a selector on the user's graph stands for."""
     found = ready.selectors(ready.graph).nodes(selector)
     if not found:
@@ -180,17 +191,22 @@ def _layers(ready: Planned, selector: str) -> list[ir.Node]:
     return found
 
 
-def _held(node: ir.Node, bridge: Bridge) -> list[str]:
+def _trainable_inputs(node: ir.Node, bridge: QatModule) -> list[str]:
     return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
 
 
-def _parameters(ready: Planned, bridge: Bridge, selectors: Iterable[str]) -> list[str]:
-    return [name for selector in selectors for node in _layers(ready, selector) for name in _held(node, bridge)]
+def _select_parameters(ready: PlannedModel, bridge: QatModule, selectors: Iterable[str]) -> list[str]:
+    return [
+        name
+        for selector in selectors
+        for node in _select_layers(ready, selector)
+        for name in _trainable_inputs(node, bridge)
+    ]
 
 
-def _limits(
-    ready: Planned,
-    bridge: Bridge,
+def _resolve_limits(
+    ready: PlannedModel,
+    bridge: QatModule,
     everywhere: Mapping[str, float | str | None],
     single: Mapping[str, Mapping[str, float | str] | None],
 ) -> dict[str, dict[str, Any]]:
@@ -198,22 +214,23 @@ def _limits(
     own: dict[int, dict[str, float | str | None]] = {}
     for selector, given in single.items():
         for key in given or {}:
-            if key not in _KINDS:
+            if key not in _LIMIT_KINDS:
                 raise ConfigError(
-                    f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: {', '.join(_KINDS)}"
+                    f"constraint '{selector}': unknown key '{key}'{suggest_nearest(key, _LIMIT_KINDS)}; known: "
+                    f"{', '.join(_LIMIT_KINDS)}"
                 )
-        for node in _layers(ready, selector):
-            own.setdefault(id(node), {}).update(dict.fromkeys(_KINDS) if given is None else given)
-    found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+        for node in _select_layers(ready, selector):
+            own.setdefault(id(node), {}).update(dict.fromkeys(_LIMIT_KINDS) if given is None else given)
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in _LIMIT_KINDS}
     for node in ready.graph.graph:
-        held = _held(node, bridge)
+        held = _trainable_inputs(node, bridge)
         values = {**everywhere, **own.get(id(node), {})}
         for kind, value in values.items():
             if value is None or not held:
                 continue
-            checked = _checked(kind, value)
+            checked = _parse_limit(kind, value)
             names = (
-                [ir.written_name(node)]
+                [ir.output_name(node)]
                 if kind == "output"
                 else [n for n in held if (n in ready.plan.tensors) == (kind == "weight")]
             )
@@ -221,7 +238,7 @@ def _limits(
     return found
 
 
-def _checked(kind: str, value: float | str) -> float | str:
+def _parse_limit(kind: str, value: float | str) -> float | str:
     """Return a limit after checking it: a positive number, or a percentile of weights and biases."""
     text = str(value)
     try:
@@ -238,17 +255,17 @@ def _checked(kind: str, value: float | str) -> float | str:
 # ---- batch normalisation -----------------------------------------------------------------------------------------
 
 
-def reestimate(model: ir.Graph, data: Data) -> None:
+def reestimate_batch_norm(model: ir.Model, data: Data) -> None:
     """Set the running mean and variance of every BatchNormalization to those of its input over `data`, in place."""
     nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain]
-    nodes = [node for node in nodes if all(ir.const(v) is not None for v in node.inputs[1:5])]
+    nodes = [node for node in nodes if all(ir.const_value(v) is not None for v in node.inputs[1:5])]
     if not nodes:
         raise ConfigError(
             "batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
             "it was exported folded"
         )
     for node in nodes:  # one after another: each sees what the ones before it give now
-        name, count, total, squares = ir.read_name(node), 0, 0.0, 0.0
+        name, count, total, squares = ir.input_name(node), 0, 0.0, 0.0
         runner = FloatRunner(model, [name])
         for feeds, _ in data.batches(64):
             ((_, array, _),) = runner.run(feeds)
@@ -258,4 +275,4 @@ def reestimate(model: ir.Graph, data: Data) -> None:
             total, squares = total + wide.sum(axis=axes), squares + (wide**2).sum(axis=axes)
         mean = total / count
         for index, value in ((3, mean), (4, np.maximum(squares / count - mean**2, 0.0))):
-            ir.set_constant(model, node, index, np.asarray(value, np.float32), "reestimated")
+            ir.set_constant_input(model, node, index, np.asarray(value, np.float32), "reestimated")

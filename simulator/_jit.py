@@ -1,4 +1,4 @@
-"""The one door to Numba: `jit` for kernels, `inline` for the scalar functions they are made of.
+"""The one door to Numba: `jit` for kernels, `register_inline` for the scalar functions they are made of.
 
 Owns the compile options, and when Numba is imported: not before something must be compiled, because that takes longer
 than a small model runs (`_code` keeps machine code that needs no Numba). What a module declares for Numba waits until
@@ -21,7 +21,7 @@ from functools import cached_property, update_wrapper
 from threading import RLock
 from typing import Any
 
-__all__ = ["Jitted", "config", "inline", "intrinsic", "jit", "overload", "start"]
+__all__ = ["JittedFunction", "config", "import_numba", "intrinsic", "jit", "overload", "register_inline"]
 
 
 class _Config:
@@ -36,30 +36,30 @@ config = _Config()
 
 
 #: Of what only compiled code calls: no C interface, which costs compilation. Numba's annotations leave this option out.
-_INNER: Any = {"no_cfunc_wrapper": True}
+_INLINE_OPTIONS: Any = {"no_cfunc_wrapper": True}
 _LOCK = RLock()
-_WAITING: list[Callable[[], Any]] = []  # what Numba has to be told before it compiles
+_PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # what Numba has to be told before it compiles
 
 
-def start() -> Any:
+def import_numba() -> Any:
     """Import Numba, tell it what has been declared, and return it."""
     import numba
 
     with _LOCK:
-        while _WAITING:
-            _WAITING.pop(0)()
+        while _PENDING_DECLARATIONS:
+            _PENDING_DECLARATIONS.pop(0)()
     return numba
 
 
-def inline(function: Callable[..., Any]) -> Callable[..., Any]:
+def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let kernels call `function`; in Python it stays what it is."""
 
     def tell() -> None:
         from numba.extending import register_jitable
 
-        register_jitable(**_INNER)(function)
+        register_jitable(**_INLINE_OPTIONS)(function)
 
-    _WAITING.append(tell)
+    _PENDING_DECLARATIONS.append(tell)
     return function
 
 
@@ -70,9 +70,9 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
         def tell() -> None:
             from numba.extending import overload as declared
 
-            declared(function, jit_options=_INNER)(made)
+            declared(function, jit_options=_INLINE_OPTIONS)(made)
 
-        _WAITING.append(tell)
+        _PENDING_DECLARATIONS.append(tell)
         return made
 
     return declare
@@ -83,7 +83,7 @@ class intrinsic:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        _WAITING.append(lambda: self._made)
+        _PENDING_DECLARATIONS.append(lambda: self._made)
 
     @cached_property
     def _made(self) -> Any:
@@ -99,8 +99,8 @@ class intrinsic:
         return cpu_target.typing_context.resolve_value_type(self._made)
 
 
-class Jitted:
-    """A function that is compiled where a `native.Loop` or another one needs it; called, it runs in Python."""
+class JittedFunction:
+    """A function that is compiled where a `native.NativeLoop` or another one needs it; called, it runs in Python."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
@@ -114,14 +114,14 @@ class Jitted:
     def bare(self) -> Any:
         """The function for other compiled code alone: nothing in it takes or returns Python objects."""
         options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        return start().njit(nogil=True, error_model="numpy", **options)(self.py_func)
+        return import_numba().njit(nogil=True, error_model="numpy", **options)(self.py_func)
 
     @property
     def _numba_type_(self) -> Any:
         """What Numba takes it for where a kernel names it."""
-        return start().types.Dispatcher(self.bare)
+        return import_numba().types.Dispatcher(self.bare)
 
 
-def jit(function: Callable[..., Any]) -> Jitted:
+def jit(function: Callable[..., Any]) -> JittedFunction:
     """Let `function` be compiled when it is first needed for new types; the code releases the GIL."""
-    return Jitted(function)
+    return JittedFunction(function)

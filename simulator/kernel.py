@@ -1,6 +1,7 @@
 """What a kernel is: the protocol between the operators and the machine.
 
-Owns: `Spec`, `Kernel`, `PlainKernel`, `Call`, `MachineError`. Must not know: any particular operator, how programs run.
+Owns: `TensorSpec`, `Kernel`, `NumpyKernel`, `Step`, `SimulatorError`. Must not know: any particular operator, how
+programs run.
 
 Shapes are logical: batch, channels, space (NCHW). Physically a tensor is either *plain* (as its logical shape says) or
 *channel-last* (the axis of channels, 1, moved to the end; tensors of three and more axes only). Both are C-contiguous.
@@ -14,24 +15,24 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-__all__ = ["Array", "Call", "Kernel", "MachineError", "PlainKernel", "Run", "Spec", "require"]
+__all__ = ["Array", "Kernel", "NumpyKernel", "RunFunction", "SimulatorError", "Step", "TensorSpec", "require"]
 
 Array: TypeAlias = np.ndarray
-Run: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
+RunFunction: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
-class MachineError(ValueError):
+class SimulatorError(ValueError):
     """Steps that do not fit together: unknown names, shapes or dtypes a kernel cannot take, wrong feeds."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `MachineError(message)` unless the condition holds."""
+    """Raise `SimulatorError(message)` unless the condition holds."""
     if not condition:
-        raise MachineError(message)
+        raise SimulatorError(message)
 
 
 @dataclass(frozen=True)
-class Spec:
+class TensorSpec:
     """Logical shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
@@ -66,22 +67,22 @@ class Kernel:
         """Whether axis 0 is only a batch axis for this kernel."""
         return True
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the specs of the outputs.
 
         Raises
         ------
-        MachineError
+        SimulatorError
             When the inputs do not fit; the machine adds which step it was.
         """
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction | tuple[RunFunction, ...]:
         """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
 
         The result takes physical arrays and fills preallocated ones; of several each fills a part of them. It must be
         safe to call from several threads and, where the kernel is per sample, accept any length of axis 0. A
-        `native.Loop` costs no time in Python.
+        `native.NativeLoop` costs no time in Python.
         """
         raise NotImplementedError
 
@@ -101,7 +102,7 @@ class Kernel:
         """(low, high) when the kernel only clamps its input, else None."""
         return None
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether samples may follow each other along axis 0 of the `batched` inputs, and then do so in every output.
 
         A sample has as many rows of axis 0 as `specs` say: 1, or another number where heads of attention were joined
@@ -112,31 +113,31 @@ class Kernel:
             return False
         (own,) = rows
         many = 7919 * own[0]  # a prime no model uses as a size, so that no axis fits by accident
-        longer = [Spec((many, *s.shape[1:]), s.dtype) if b else s for s, b in zip(specs, batched, strict=True)]
+        longer = [TensorSpec((many, *s.shape[1:]), s.dtype) if b else s for s, b in zip(specs, batched, strict=True)]
         try:
             return all(
-                one.shape[:1] == own and more == Spec((many, *one.shape[1:]), one.dtype)
+                one.shape[:1] == own and more == TensorSpec((many, *one.shape[1:]), one.dtype)
                 for one, more in zip(self.infer(*specs), self.infer(*longer), strict=True)
             )
-        except MachineError:
+        except SimulatorError:
             return False
 
 
-class PlainKernel(Kernel):
+class NumpyKernel(Kernel):
     """A kernel in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the outputs for plain arrays of the inputs."""
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction | tuple[RunFunction, ...]:
         """Wrap `__call__` so that it fills preallocated arrays."""
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             for out, value in zip(outs, self(*ins), strict=True):
                 value = np.asarray(value)
                 if value.shape != out.shape or value.dtype != out.dtype:
-                    raise MachineError(
+                    raise SimulatorError(
                         f"{type(self).__name__} gave {value.dtype}{list(value.shape)} where it announced "
                         f"{out.dtype}{list(out.shape)}"
                     )
@@ -144,14 +145,14 @@ class PlainKernel(Kernel):
 
         return run
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Take the subclass's word for samples of one row, `per_sample`: to infer twice may take long."""
         alone = all(spec.shape[:1] == (1,) for spec, b in zip(specs, batched, strict=True) if b)
         return self.per_sample and (alone or super().follows_batch(specs, batched))
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Step:
     """One step: `outputs = fn(*inputs)`, by tensor name."""
 
     fn: Kernel

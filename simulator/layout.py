@@ -14,38 +14,47 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator._swap import swap
-from simulator.alike import content
-from simulator.kernel import Array, Call, Kernel, Run, Spec
-from simulator.native import In, Loop, Out
+from simulator._transpose import transpose_matrices
+from simulator.content_key import content_key
+from simulator.kernel import Array, Kernel, RunFunction, Step, TensorSpec
+from simulator.native import InputRef, NativeLoop, OutputRef
 
-__all__ = ["LAST", "PLAIN", "Buffer", "BuiltStep", "ProgramLayout", "stacked", "to_last", "to_plain"]
+__all__ = [
+    "CHANNEL_LAST",
+    "PLAIN",
+    "Buffer",
+    "BuiltStep",
+    "ProgramLayout",
+    "stack_samples",
+    "make_to_channel_last",
+    "make_to_plain",
+]
 
-PLAIN, LAST = "plain", "channel-last"
+PLAIN, CHANNEL_LAST = "plain", "channel-last"
 
 
-def to_last(spec: Spec) -> Loop:
+def make_to_channel_last(spec: TensorSpec) -> NativeLoop:
     """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return Loop(swap, (In(0, (-1, channels, space)), Out(0, (-1, space, channels))))
+    return NativeLoop(transpose_matrices, (InputRef(0, (-1, channels, space)), OutputRef(0, (-1, space, channels))))
 
 
-def to_plain(spec: Spec) -> Loop:
+def make_to_plain(spec: TensorSpec) -> NativeLoop:
     """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return Loop(swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
+    return NativeLoop(transpose_matrices, (InputRef(0, (-1, space, channels)), OutputRef(0, (-1, channels, space))))
 
 
-def stacked(spec: Spec, samples: int) -> Spec:
+def stack_samples(spec: TensorSpec, samples: int) -> TensorSpec:
     """Return the spec of so many samples, each like `spec`, along axis 0."""
-    return Spec((samples * spec.shape[0], *spec.shape[1:]), spec.dtype)
+    return TensorSpec((samples * spec.shape[0], *spec.shape[1:]), spec.dtype)
 
 
 @dataclass(frozen=True)
 class BuiltStep:
     """One built step: what to call, on which buffers."""
 
-    run: Run
+    run: RunFunction
     ins: tuple[int, ...]
     outs: tuple[int, ...]
 
@@ -60,15 +69,15 @@ class Buffer:
     `of` is the buffer whose numbers these are, in another shape.
     """
 
-    spec: Spec
+    spec: TensorSpec
     batched: bool
     slot: int = -1
     name: str = ""
     of: int = -1
 
-    def sized(self, samples: int) -> Spec:
+    def sized(self, samples: int) -> TensorSpec:
         """Return the physical spec for a block of `samples`."""
-        return stacked(self.spec, samples) if self.batched else self.spec
+        return stack_samples(self.spec, samples) if self.batched else self.spec
 
 
 class ProgramLayout:
@@ -96,18 +105,18 @@ class ProgramLayout:
     """
 
     def __init__(
-        self, inputs: Collection[str], specs: Mapping[str, Spec], batched: Collection[str], kept: Collection[str]
+        self, inputs: Collection[str], specs: Mapping[str, TensorSpec], batched: Collection[str], kept: Collection[str]
     ) -> None:
         self.ops: list[BuiltStep] = []
         self.places: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
         self._specs, self._batched, self._kept = specs, batched, set(kept)
         self._fed, self._buffers = set(inputs), list[Buffer]()
-        self._runs: dict[Hashable, tuple[Run, ...]] = {}
+        self._runs: dict[Hashable, tuple[RunFunction, ...]] = {}
         for name in inputs:
             self._new(name, PLAIN)
 
-    def add(self, step: Call) -> None:
+    def add(self, step: Step) -> None:
         """Build one step in the layout it wants."""
         last = self._channel_last(step)
         ins = tuple(self._at(name, last) for name in step.inputs)
@@ -126,9 +135,9 @@ class ProgramLayout:
         for name in self._kept.intersection(step.outputs):
             self._at(name, last=False)
 
-    def _built(self, kernel: Kernel, specs: tuple[Spec, ...], last: bool) -> tuple[Run, ...]:
+    def _built(self, kernel: Kernel, specs: tuple[TensorSpec, ...], last: bool) -> tuple[RunFunction, ...]:
         """Return what a kernel builds; kernels that are alike share it, and with it their packed weights."""
-        key = content(kernel), specs, last
+        key = content_key(kernel), specs, last
         if key not in self._runs:
             built = kernel.build(specs, last)
             self._runs[key] = built if isinstance(built, tuple) else (built,)
@@ -162,15 +171,15 @@ class ProgramLayout:
             free += [slots[at] for at in used if ends[at] == place and at in slots]
         return tuple(replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers))
 
-    def _channel_last(self, step: Call) -> bool:
+    def _channel_last(self, step: Step) -> bool:
         """Whether the step works channel-last: because it wants to, or because one of its inputs lies so already."""
         if step.fn.layout != "any":
             return step.fn.layout == "nhwc"
         ranks = {len(self._specs[name].shape) for name in (*step.inputs, *step.outputs)}
-        return ranks in ({3}, {4}) and any(LAST in self.places[name] for name in step.inputs)
+        return ranks in ({3}, {4}) and any(CHANNEL_LAST in self.places[name] for name in step.inputs)
 
     def _layout(self, name: str, last: bool) -> str:
-        return LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
+        return CHANNEL_LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
     def _root(self, at: int) -> int:
         """Return the buffer that has the memory of buffer `at`."""
@@ -179,8 +188,8 @@ class ProgramLayout:
     def _new(self, name: str, layout: str, of: int = -1) -> int:
         """Number a new buffer for `name`, for the numbers of buffer `of` where that is given."""
         spec = self._specs[name]
-        if layout == LAST:
-            spec = Spec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
+        if layout == CHANNEL_LAST:
+            spec = TensorSpec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
         given, number = layout == PLAIN and (name in self._kept or name in self._fed), len(self._buffers)
         if of in self.constants:
             self.constants[number], of = self.constants[of].reshape(spec.shape), -1
@@ -195,8 +204,8 @@ class ProgramLayout:
         if layout not in self.places[name]:
             (source,) = self.places[name].values()
             channels, space = self._specs[name].shape[1], math.prod(self._specs[name].shape[2:])
-            if 1 in (channels, space) and (layout == LAST or name not in self._kept):
+            if 1 in (channels, space) and (layout == CHANNEL_LAST or name not in self._kept):
                 return self._new(name, layout, of=source)
-            convert = (to_last if layout == LAST else to_plain)(self._specs[name])
+            convert = (make_to_channel_last if layout == CHANNEL_LAST else make_to_plain)(self._specs[name])
             self.ops.append(BuiltStep(convert, (source,), (self._new(name, layout),)))
         return self.places[name][layout]

@@ -1,10 +1,10 @@
 """Compiled steps behind one C interface, so that a whole program runs in a single call from Python.
 
-A `Loop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays it
-becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an array
-is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the machine
-code with the words of a record; `walk` calls record after record. A loop may call another one by its record: a
-`CalledLoop`.
+A `NativeLoop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays
+it becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an
+array is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the
+machine code with the words of a record; `get_record_runner` calls record after record. A loop may call another one by
+its record: a `NestedLoop`.
 
 Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the arrays are.
 """
@@ -21,24 +21,40 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from simulator import _code, _llvm
+from simulator import _code_cache, _llvm
 from simulator._jit import config
 from simulator.kernel import Array
 
-__all__ = ["CalledLoop", "In", "Loop", "Out", "Scratch", "data_address", "record", "trampoline", "walk", "walk_address"]
+__all__ = [
+    "InputRef",
+    "NativeLoop",
+    "NestedLoop",
+    "OutputRef",
+    "Scratch",
+    "data_address",
+    "get_record_runner",
+    "get_record_runner_address",
+    "get_trampoline_address",
+    "make_record",
+]
 
 _DWORD, _INDEX, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 #: LLVM's types by the letters of `struct`.
-_KINDS: dict[str, Any] = {
-    "p": _POINTER, "q": _INDEX, "i": _DWORD, "h": ir.IntType(16), "b": ir.IntType(8), "f": ir.FloatType(),
+_LLVM_TYPES: dict[str, Any] = {
+    "p": _POINTER,
+    "q": _INDEX,
+    "i": _DWORD,
+    "h": ir.IntType(16),
+    "b": ir.IntType(8),
+    "f": ir.FloatType(),
     "d": ir.DoubleType(),
-}  # fmt: skip
-_SIZES = {"p": 64, "q": 64, "i": 32, "h": 16, "b": 8, "f": 32, "d": 64}
-_DATA = 4  # the word of an array that is its address
+}
+_TYPE_BITS = {"p": 64, "q": 64, "i": 32, "h": 16, "b": 8, "f": 32, "d": 64}
+_ARRAY_DATA_WORD = 4  # the word of an array that is its address
 
 
 @dataclass(frozen=True)
-class In:
+class InputRef:
     """Stands for input `index` of a step, in another shape where one is given; a -1 in it follows the batch."""
 
     index: int = 0
@@ -46,8 +62,8 @@ class In:
 
 
 @dataclass(frozen=True)
-class Out:
-    """Stands for output `index` of a step, as `In`."""
+class OutputRef:
+    """Stands for output `index` of a step, as `InputRef`."""
 
     index: int = 0
     shape: tuple[int, ...] | None = None
@@ -70,10 +86,10 @@ class Scratch:
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
-    """A jitted function and its arguments, `In`, `Out`, `Scratch` and `CalledLoop` among them.
+class NativeLoop:
+    """A jitted function and its arguments, `InputRef`, `OutputRef`, `Scratch` and `NestedLoop` among them.
 
-    Called, it runs from Python. `Scratch` and `CalledLoop` may also stand in tuples. One and the same `Scratch` is the
+    Called, it runs from Python. `Scratch` and `NestedLoop` may also stand in tuples. One and the same `Scratch` is the
     same memory wherever it stands.
     """
 
@@ -84,49 +100,49 @@ class Loop:
         """Run on these arrays."""
         rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.plain(ins, outs, _ScratchMemory(np.empty(self.scratch(rows), np.uint8), rows))()
+            self.plain(ins, outs, _ScratchAllocator(np.empty(self.scratch(rows), np.uint8), rows))()
             return
         memory = np.empty(self.scratch(rows), np.uint8)
-        numbers, _, kept = record(self, ins, outs, memory, rows)
+        numbers, _, kept = make_record(self, ins, outs, memory, rows)
         words = np.array(numbers, np.int64)
         table = np.array([data_address(words)], np.int64)
-        failed = walk()(data_address(table), 0, 1) >= 0
+        failed = get_record_runner()(data_address(table), 0, 1) >= 0
         del kept  # not before: the machine code reads it
         if failed:
             raise MemoryError("a step of the simulator found no memory")
 
     def scratch(self, rows: int) -> int:
         """Return the bytes of scratch memory that it needs."""
-        different = {id(a): a for a in _scratches(self.arguments)}
+        different = {id(a): a for a in _iter_scratches(self.arguments)}
         return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in different.values())
 
-    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchMemory) -> Callable[[], None]:
+    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator) -> Callable[[], None]:
         """Return what runs it without machine code."""
 
         def made(wanted: Any) -> Any:
-            if isinstance(wanted, CalledLoop):
+            if isinstance(wanted, NestedLoop):
                 return wanted.loop.plain(wanted.inputs, wanted.outputs, memory)
             return memory.cut(wanted)
 
-        given = [self.given(_remembered(a, made), ins, outs) for a in self.arguments]
+        given = [self.given(_substitute_placeholders(a, made), ins, outs) for a in self.arguments]
         return lambda: self.function(*given)
 
     @staticmethod
     def given(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
-        """Return what stands for an argument: for `In` and `Out` the array in its shape."""
-        if isinstance(argument, In | Out):
-            array = (ins if isinstance(argument, In) else outs)[argument.index]
+        """Return what stands for an argument: for `InputRef` and `OutputRef` the array in its shape."""
+        if isinstance(argument, InputRef | OutputRef):
+            array = (ins if isinstance(argument, InputRef) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
         return argument
 
 
 @dataclass(frozen=True, eq=False)
-class CalledLoop:
+class NestedLoop:
     """Stands for another loop that the loop calls by its record, int64 words: each is compiled by itself.
 
-    Compiled code starts it with `_simd.run`. Its arguments are the constants and the `Scratch` that both have; or, of a
-    loop with one `In` and one `Out` of shapes (1, rows, 1, numbers), the arrays that `_simd.product` writes into the
-    words.
+    Compiled code starts it with `_conv_simd.run`. Its arguments are the constants and the `Scratch` that both have; or,
+    of a loop with one `InputRef` and one `OutputRef` of shapes (1, rows, 1, numbers), the arrays that
+    `_conv_simd.product` writes into the words.
 
     Parameters
     ----------
@@ -136,12 +152,12 @@ class CalledLoop:
         Arrays in the form of those that `product` puts in their place, with one row.
     """
 
-    loop: Loop
+    loop: NativeLoop
     inputs: Sequence[Array] = ()
     outputs: Sequence[Array] = ()
 
 
-class _ScratchMemory:
+class _ScratchAllocator:
     """Scratch memory for arrays of so many rows, handed out once for each `Scratch`."""
 
     def __init__(self, memory: Array, rows: int) -> None:
@@ -157,40 +173,40 @@ class _ScratchMemory:
         return self._cut[id(scratch)]
 
 
-def _scratches(argument: Any) -> Iterator[Scratch]:
+def _iter_scratches(argument: Any) -> Iterator[Scratch]:
     """Yield every `Scratch` in an argument: itself, or a member of a tuple, or what a called loop has."""
     if isinstance(argument, Scratch):
         yield argument
-    elif isinstance(argument, CalledLoop):
-        yield from _scratches(argument.loop.arguments)
+    elif isinstance(argument, NestedLoop):
+        yield from _iter_scratches(argument.loop.arguments)
     elif isinstance(argument, tuple):
         for member in argument:
-            yield from _scratches(member)
+            yield from _iter_scratches(member)
 
 
-def _remembered(argument: Any, made: Callable[[Any], Any]) -> Any:
-    """Return an argument with what is `made` in place of every `Scratch` and `CalledLoop` in it."""
-    if isinstance(argument, Scratch | CalledLoop):
+def _substitute_placeholders(argument: Any, made: Callable[[Any], Any]) -> Any:
+    """Return an argument with what is `made` in place of every `Scratch` and `NestedLoop` in it."""
+    if isinstance(argument, Scratch | NestedLoop):
         return made(argument)
-    if not isinstance(argument, tuple) or not any(True for _ in _scratches(argument)):
+    if not isinstance(argument, tuple) or not any(True for _ in _iter_scratches(argument)):
         return argument
-    members = [_remembered(member, made) for member in argument]
+    members = [_substitute_placeholders(member, made) for member in argument]
     return tuple(members) if type(argument) is tuple else type(argument)(*members)
 
 
-def record(
-    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
+def make_record(
+    loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     """Return the words of a loop on these arrays, where the addresses of inputs and outputs stand, and what it needs.
 
     The second as (word, whether it is an input, which one). The third must live as long as the record. `memory` is what
     `Scratch` is cut from.
     """
-    return _record(loop, ins, outs, _ScratchMemory(memory, rows))
+    return _make_record(loop, ins, outs, _ScratchAllocator(memory, rows))
 
 
-def _record(
-    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchMemory
+def _make_record(
+    loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     words, places, kinds, given = [0, 0], list[tuple[int, bool, int]](), [], []
     kept: list[Array] = []
@@ -198,30 +214,30 @@ def _record(
     def made(wanted: Any) -> Array:
         if isinstance(wanted, Scratch):
             return memory.cut(wanted)
-        inner, own, more = _record(wanted.loop, wanted.inputs, wanted.outputs, memory)
+        inner, own, more = _make_record(wanted.loop, wanted.inputs, wanted.outputs, memory)
         ends = [word for word, _, _ in sorted(own, key=lambda place: not place[1])]  # the input's, then the output's
         kept.extend([np.array([*inner, *ends], np.int64), *more])
         return kept[-1 - len(more)]
 
     for argument in loop.arguments:
-        value = Loop.given(_remembered(argument, made), ins, outs)
-        if isinstance(argument, In | Out):
-            places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
-        given.append(_code.kind(value))
-        flat = _flat(value)
+        value = NativeLoop.given(_substitute_placeholders(argument, made), ins, outs)
+        if isinstance(argument, InputRef | OutputRef):
+            places.append((len(words) + _ARRAY_DATA_WORD, isinstance(argument, InputRef), argument.index))
+        given.append(_code_cache.argument_type(value))
+        flat = _flatten_to_words(value)
         kinds += [kind for kind, _ in flat]
         words += [word for _, word in flat]
-    words[:2] = _code.address(loop.function, tuple(given)), trampoline("".join(kinds))
+    words[:2] = _code_cache.get_function_address(loop.function, tuple(given)), get_trampoline_address("".join(kinds))
     return words, places, kept
 
 
-def _flat(value: Any) -> list[tuple[str, int]]:
+def _flatten_to_words(value: Any) -> list[tuple[str, int]]:
     """Return the words of an argument, each with the letter of its type."""
     if isinstance(value, np.ndarray):
         sizes = [("q", size) for size in (*value.shape, *value.strides)]
         return [("p", 0), ("p", 0), ("q", value.size), ("q", value.itemsize), ("p", data_address(value)), *sizes]
     if isinstance(value, tuple):
-        return [word for member in value for word in _flat(member)]
+        return [word for member in value for word in _flatten_to_words(member)]
     if value is None:
         return [("p", 0)]
     if isinstance(value, bool | np.bool_):
@@ -230,28 +246,30 @@ def _flat(value: Any) -> list[tuple[str, int]]:
         return [("q", value)]
     if type(value) is float:
         return [("d", struct.unpack("q", struct.pack("d", value))[0])]
-    letter = value.dtype.char if value.dtype.char in _KINDS else {"l": "q"}[value.dtype.char]
+    letter = value.dtype.char if value.dtype.char in _LLVM_TYPES else {"l": "q"}[value.dtype.char]
     padded = value.tobytes().ljust(8, b"\0")
     return [(letter, struct.unpack("q", padded)[0])]
 
 
-_HEAD = object.__basicsize__  # bytes of a Python object before its own fields; an array's first is its address
+_OBJECT_HEADER_BYTES = (
+    object.__basicsize__
+)  # bytes of a Python object before its own fields; an array's first is its address
 
 
 def data_address(array: Array) -> int:
     """Return where an array's numbers are, as `array.ctypes.data` does in ten times the time."""
-    return ctypes.c_size_t.from_address(id(array) + _HEAD).value
+    return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
 
 
-def trampoline(kinds: str) -> int:
+def get_trampoline_address(kinds: str) -> int:
     """Return the address of the function that calls machine code with words of these types.
 
     It takes the address of a record and returns Numba's status: 0 where all went well.
     """
-    return _llvm.address(_trampoline, (kinds,), "trampoline", ())
+    return _llvm.get_function_address(_write_trampoline_ir, (kinds,), "trampoline", ())
 
 
-def _trampoline(kinds: str) -> str:
+def _write_trampoline_ir(kinds: str) -> str:
     module = ir.Module("trampoline")
     function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -262,13 +280,13 @@ def _trampoline(kinds: str) -> str:
 
     arguments: list[Any] = [builder.bitcast(builder.alloca(_POINTER), _POINTER) for _ in range(2)]
     for index, letter in enumerate(kinds):
-        value, kind = word(index + 2), _KINDS[letter]
+        value, kind = word(index + 2), _LLVM_TYPES[letter]
         if letter == "p":
             value = builder.inttoptr(value, kind)
         elif letter in "fd":
             bits = value if letter == "d" else builder.trunc(value, _DWORD)
             value = builder.bitcast(bits, kind)
-        elif _SIZES[letter] < 64:
+        elif _TYPE_BITS[letter] < 64:
             value = builder.trunc(value, kind)
         arguments.append(value)
     callee = ir.FunctionType(_DWORD, [argument.type for argument in arguments])
@@ -277,20 +295,20 @@ def _trampoline(kinds: str) -> str:
 
 
 @cache
-def walk() -> Callable[[int, int, int], int]:
+def get_record_runner() -> Callable[[int, int, int], int]:
     """Return walk(table, first, last): run the records whose addresses stand in table[first:last], one by one.
 
     Returns -1, or the place of a record that failed.
     """
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(walk_address())
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(get_record_runner_address())
 
 
-def walk_address() -> int:
-    """Return the address of the code of `walk`."""
-    return _llvm.address(_walk, (), "walk", ())
+def get_record_runner_address() -> int:
+    """Return the address of the code of `get_record_runner`."""
+    return _llvm.get_function_address(_write_record_runner_ir, (), "walk", ())
 
 
-def _walk() -> str:
+def _write_record_runner_ir() -> str:
     module = ir.Module("walk")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "walk")
     table, first, last = function.args

@@ -16,12 +16,12 @@ import numpy as np
 from simulator._jit import config
 from simulator.kernel import Array
 from simulator.layout import Buffer, BuiltStep
-from simulator.native import Loop, data_address, record, walk
-from simulator.repeats import Turns, turns
+from simulator.native import NativeLoop, data_address, get_record_runner, make_record
+from simulator.repeated_records import RepeatedRecords, find_repeats
 
-__all__ = ["Worker", "rows"]
+__all__ = ["Worker", "slice_samples"]
 
-_LINE = 64  # bytes of a cache line
+_CACHE_LINE_BYTES = 64  # bytes of a cache line
 
 
 class Worker:
@@ -40,7 +40,7 @@ class Worker:
         self._scratch = np.empty(0, np.uint8)
         self._values: list[Any] = [constants.get(at) for at in range(len(buffers))]
         self.nbytes = self._allocate()
-        self._parts: list[tuple[int, int] | Turns | BuiltStep] = []
+        self._parts: list[tuple[int, int] | RepeatedRecords | BuiltStep] = []
         self._kept: list[Array] = []  # what the table points at
         #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
         self._callers_places: list[tuple[str, int, list[tuple[Array, int]]]] = []
@@ -58,11 +58,11 @@ class Worker:
             address = data_address(array) + part.start * each * array.strides[0] if each else data_address(array)
             for words, word in places:
                 words[word] = address
-        go = walk()
+        go = get_record_runner()
         for some in self._parts:
             if isinstance(some, BuiltStep):
                 some.run(self._arrays(some.ins, arrays, part), self._arrays(some.outs, arrays, part))
-            elif (some.run(self._start) if isinstance(some, Turns) else go(self._start, *some)) >= 0:
+            elif (some.run(self._start) if isinstance(some, RepeatedRecords) else go(self._start, *some)) >= 0:
                 raise MemoryError("a step of the simulator found no memory")
 
     def run_forced(self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]) -> None:
@@ -91,7 +91,7 @@ class Worker:
         if buffer.of >= 0:
             return self._callers(buffer.of, arrays, part).reshape(buffer.sized(self._samples).shape)
         array = arrays[buffer.name]
-        return rows(array, part, buffer.spec.shape[0]) if buffer.batched else array
+        return slice_samples(array, part, buffer.spec.shape[0]) if buffer.batched else array
 
     def _allocate(self) -> int:
         """Give every buffer of a slot its memory, those of one slot the same; return all bytes."""
@@ -99,12 +99,12 @@ class Worker:
         for buffer in self._buffers:
             if buffer.slot >= 0:
                 sizes[buffer.slot] = max(sizes[buffer.slot], buffer.sized(self._samples).nbytes)
-        scratch = max((op.run.scratch(self._rows(op)) for op in self._ops if isinstance(op.run, Loop)), default=0)
+        scratch = max((op.run.scratch(self._rows(op)) for op in self._ops if isinstance(op.run, NativeLoop)), default=0)
         starts, total = {}, 0
         for slot, size in {**sizes, -1: scratch}.items():
-            starts[slot], total = total, total + -(-size // _LINE) * _LINE + _LINE
-        memory = np.empty(total + _LINE, np.uint8)
-        memory = memory[-memory.ctypes.data % _LINE :]
+            starts[slot], total = total, total + -(-size // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES + _CACHE_LINE_BYTES
+        memory = np.empty(total + _CACHE_LINE_BYTES, np.uint8)
+        memory = memory[-memory.ctypes.data % _CACHE_LINE_BYTES :]
         self._scratch = memory[starts[-1] : starts[-1] + scratch]
         for at, buffer in enumerate(self._buffers):
             if buffer.slot >= 0:
@@ -121,11 +121,11 @@ class Worker:
         patches: dict[int, list[tuple[int, int]]] = defaultdict(list)
         stretches: list[tuple[int, int] | BuiltStep] = []
         for op in self._ops:
-            if not isinstance(op.run, Loop):
+            if not isinstance(op.run, NativeLoop):
                 stretches.append(op)
                 continue
             ins, outs = ([self._shaped(at) for at in numbers] for numbers in (op.ins, op.outs))
-            numbers, places, kept = record(op.run, ins, outs, self._scratch, self._rows(op))
+            numbers, places, kept = make_record(op.run, ins, outs, self._scratch, self._rows(op))
             for word, is_input, index in places:
                 at = (op.ins if is_input else op.outs)[index]
                 at = at if self._buffers[at].of < 0 else self._buffers[at].of
@@ -141,8 +141,8 @@ class Worker:
         self._start = self._table.ctypes.data
         patched = {place for places in patches.values() for place in places}
         for stretch in stretches:
-            self._parts += [stretch] if isinstance(stretch, BuiltStep) else _parts(records, patched, *stretch)
-        loops = [part for part in self._parts if isinstance(part, Turns)]
+            self._parts += [stretch] if isinstance(stretch, BuiltStep) else _split_segments(records, patched, *stretch)
+        loops = [part for part in self._parts if isinstance(part, RepeatedRecords)]
         self._kept += [words for i, words in enumerate(records) if all(i not in loop.later for loop in loops)]
         for at, where in patches.items():
             buffer, found = self._buffers[at], []
@@ -164,18 +164,18 @@ class Worker:
         return np.empty(spec.shape, spec.dtype)
 
 
-def _parts(
+def _split_segments(
     records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
-) -> list[tuple[int, int] | Turns]:
+) -> list[tuple[int, int] | RepeatedRecords]:
     """Return the stretch of records first..last as those that come again and what lies between them."""
-    found: list[tuple[int, int] | Turns] = []
-    for loop in turns(records, patched, first, last):
+    found: list[tuple[int, int] | RepeatedRecords] = []
+    for loop in find_repeats(records, patched, first, last):
         found += [(first, loop.all.start)] if first < loop.all.start else []
         found.append(loop)
         first = loop.all.stop
     return [*found, (first, last)] if first < last else found
 
 
-def rows(array: Array, part: slice, each: int) -> Array:
+def slice_samples(array: Array, part: slice, each: int) -> Array:
     """Return the samples `part` of an array, each of so many rows of axis 0."""
     return array[part.start * each : part.stop * each]

@@ -77,7 +77,7 @@ def build_folder() -> Path:
 
 def _encode(part: object) -> bytes:
     """Serialize one part of a key: graphs and models by content, files by their bytes, arrays with type and shape."""
-    if isinstance(part, ir.Graph):
+    if isinstance(part, ir.Model):
         part = ir.to_proto(part)
     if isinstance(part, onnx.ModelProto):
         return b"model" + part.SerializeToString(deterministic=True)
@@ -161,7 +161,7 @@ def folder_of(kind: str, parts: object, build: Callable[[Path], object], copy_to
 
 
 def quantized(
-    model: ir.Graph | onnx.ModelProto | Path, platform: str, data: object = None, **options: Any
+    model: ir.Model | onnx.ModelProto | Path, platform: str, data: object = None, **options: Any
 ) -> QuantizedModel:
     """Return `quantize(model, data, platform=platform, **options)`; `data` is `nets.samples(model)` if not given."""
     if data is None:

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from lingeronnx.deployment.c import build, host
+from lingeronnx.deployment.c_program import build, host_source
 from tests.artefacts import build_folder
-from tests.examples import TIER
+from tests.case_selection import TIER
 
 __all__ = ["call_or_copy", "drop_optimization", "keep_objects", "keep_templates"]
 
 
 def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the generator, where it is installed, keep its compiled templates."""
-    if host.available() is not None:
+    if host_source.explain_missing_generator() is not None:
         return
     import jinja2
     from emx_onnx_cgen.codegen import c_emitter
@@ -37,13 +37,13 @@ def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `build.compiled` copy an object that was compiled before."""
-    compile_source, folder = build.called, _make_folder("objects")
+    """Let `build.compile_program` copy an object that was compiled before."""
+    compile_source, folder = build.run_compiler, _make_folder("objects")
 
     def call(words: Sequence[str]) -> str:
         return call_or_copy(compile_source, folder, drop_optimization(words) if TIER == "fast" else words)
 
-    monkeypatch.setattr(build, "called", call)
+    monkeypatch.setattr(build, "run_compiler", call)
 
 
 def drop_optimization(words: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 
 
 class Net:
@@ -153,7 +153,7 @@ NETS = (plain, residual, depthwise, concat, asymmetric, branches)
 def samples(model, count=24, seed=0):
     """Return seeded normal inputs for `model`, by name."""
     rng = np.random.default_rng(seed)
-    shapes = {str(v.name): ir.shape(v)[1:] for v in model.graph.inputs if v.const_value is None}
+    shapes = {str(v.name): ir.get_shape(v)[1:] for v in model.graph.inputs if v.const_value is None}
     return {name: rng.standard_normal((count, *shape)).astype(np.float32) for name, shape in shapes.items()}
 
 

@@ -11,7 +11,7 @@
 
 The values that the cases of one test combine come from each `parametrize` and from each fixture with parameters. A
 *covering set* of cases shows each value once, in combinations that differ as much as possible. Tests with random
-examples run in both tiers, since `fast` draws fewer examples (`tests/examples.py`).
+examples run in both tiers, since `fast` draws fewer examples (`tests/case_selection.py`).
 
 The choice is made while pytest generates the cases, so that the others are never created. A test that is named on the
 command line (`pytest FILE::TEST`) runs in every tier.
@@ -22,7 +22,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.examples import TIER
+from tests.case_selection import TIER
 
 __all__ = ["MAX_CASES", "cover_values", "drop_unselected_items", "pytest_generate_tests", "select_cases"]
 

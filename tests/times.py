@@ -8,7 +8,7 @@ are those of the test processes, set-up and tear-down included, added up; wall t
 from collections import Counter
 from pathlib import PurePosixPath
 
-from tests.examples import TIER
+from tests.case_selection import TIER
 
 __all__ = ["format_tables", "pytest_addoption", "pytest_terminal_summary", "sum_by_test"]
 

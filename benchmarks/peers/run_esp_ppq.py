@@ -83,9 +83,16 @@ def searched(fixed, array, out, target):
         return error, {}
 
     espdl_auto_quantize_onnx(
-        fixed, str(Path(out).with_suffix(".espdl")), calib, len(calib), list(array.shape[1:]), judged, target,
-        collate_fn=lambda x: x, setting=chosen,
-    )  # fmt: skip
+        fixed,
+        str(Path(out).with_suffix(".espdl")),
+        calib,
+        len(calib),
+        list(array.shape[1:]),
+        judged,
+        target,
+        collate_fn=lambda x: x,
+        setting=chosen,
+    )
 
 
 def main():
@@ -100,9 +107,15 @@ def main():
         return
     data = batches(array, BATCH if method == "tqt" else 1)
     graph = quantize_onnx_model(
-        fixed, data, len(data), [1, *array.shape[1:]], TargetPlatform[name], setting=settings(name, algorithm, method),
-        device="cpu", collate_fn=lambda x: x,
-    )  # fmt: skip
+        fixed,
+        data,
+        len(data),
+        [1, *array.shape[1:]],
+        TargetPlatform[name],
+        setting=settings(name, algorithm, method),
+        device="cpu",
+        collate_fn=lambda x: x,
+    )
     export(graph, out)
 
 

@@ -30,9 +30,14 @@ def main():
         plain = str(Path(folder) / "prepared.onnx")
         quant_pre_process(model, plain)
         quantize_static(
-            plain, out, Reader(calib), per_channel=weights == "channel", calibrate_method=CalibrationMethod[method],
-            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-        )  # fmt: skip
+            plain,
+            out,
+            Reader(calib),
+            per_channel=weights == "channel",
+            calibrate_method=CalibrationMethod[method],
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
 
 
 main()

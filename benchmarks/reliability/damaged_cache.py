@@ -61,7 +61,7 @@ def _append(path: Path, rng: Random, others: list[Path]) -> None:
     path.write_bytes(path.read_bytes() + rng.randbytes(rng.randrange(1, 100)))
 
 
-def _hole(path: Path, rng: Random, others: list[Path]) -> None:
+def _punch_hole(path: Path, rng: Random, others: list[Path]) -> None:
     content = bytearray(path.read_bytes())
     start = rng.randrange(len(content))
     content[start : start + 512] = bytes(255 - byte for byte in content[start : start + 512])
@@ -72,15 +72,15 @@ def _swap(path: Path, rng: Random, others: list[Path]) -> None:
     path.write_bytes(rng.choice(others).read_bytes())
 
 
-def _noise(path: Path, rng: Random, others: list[Path]) -> None:
+def _overwrite_randomly(path: Path, rng: Random, others: list[Path]) -> None:
     path.write_bytes(rng.randbytes(path.stat().st_size))
 
 
-def _group(path: Path, rng: Random, others: list[Path]) -> None:
+def _make_group_writable(path: Path, rng: Random, others: list[Path]) -> None:
     path.chmod(path.stat().st_mode | 0o020)
 
 
-def _world(path: Path, rng: Random, others: list[Path]) -> None:
+def _make_world_writable(path: Path, rng: Random, others: list[Path]) -> None:
     path.chmod(path.stat().st_mode | 0o002)
 
 
@@ -89,22 +89,32 @@ def _linked(path: Path, rng: Random, others: list[Path]) -> None:
     path.symlink_to(moved)
 
 
-def _given_away(path: Path, rng: Random, others: list[Path]) -> None:
+def _change_owner(path: Path, rng: Random, others: list[Path]) -> None:
     os.chown(path, _OTHER, _OTHER)
 
 
 _Damage = Callable[[Path, Random, list[Path]], None]
 _FILES: dict[str, _Damage] = {
-    "one bit": _flip, "cut": _cut, "empty": _empty, "appended": _append, "512 bytes turned over": _hole,
-    "another file's bytes": _swap, "noise": _noise, "group may write": _group, "all may write": _world,
-    "a link": _linked, "another user's": _given_away,
-}  # fmt: skip
+    "one bit": _flip,
+    "cut": _cut,
+    "empty": _empty,
+    "appended": _append,
+    "512 bytes turned over": _punch_hole,
+    "another file's bytes": _swap,
+    "noise": _overwrite_randomly,
+    "group may write": _make_group_writable,
+    "all may write": _make_world_writable,
+    "a link": _linked,
+    "another user's": _change_owner,
+}
 _FOLDERS: dict[str, _Damage] = {
-    "folder: group may write": _group, "folder: all may write": _world, "folder: a link": _linked,
-    "folder: another user's": _given_away,
-}  # fmt: skip
+    "folder: group may write": _make_group_writable,
+    "folder: all may write": _make_world_writable,
+    "folder: a link": _linked,
+    "folder: another user's": _change_owner,
+}
 _FAILED = ("signal", "exit", "hang")
-_TURNS = 15  # of so many bits, cuts and swaps there is one of each other kind
+_ROUNDS = 15  # of so many bits, cuts and swaps there is one of each other kind
 
 
 def main() -> int:
@@ -115,7 +125,7 @@ def main() -> int:
     asked = parser.parse_args()
     root = os.geteuid() == 0
     kinds = [kind for kind in (*_FILES, *_FOLDERS) if root or "user" not in kind]
-    kinds += [kind for kind in ("one bit", "cut", "another file's bytes") for _ in range(_TURNS - 1)]
+    kinds += [kind for kind in ("one bit", "cut", "another file's bytes") for _ in range(_ROUNDS - 1)]
     with tempfile.TemporaryDirectory(prefix="damaged-") as place:
         return _run(Path(place), [kinds[i % len(kinds)] for i in range(asked.n)], Random(asked.seed))
 
@@ -163,8 +173,18 @@ def _run(place: Path, kinds: list[str], rng: Random) -> int:
 
 
 def _table(found: dict[str, Counter[str]]) -> int:
-    columns = list(dict.fromkeys(["runs", "right integers", "compiled anew", "wrong integers", *_FAILED,
-                                  *(name for row in found.values() for name in row)]))  # fmt: skip
+    columns = list(
+        dict.fromkeys(
+            [
+                "runs",
+                "right integers",
+                "compiled anew",
+                "wrong integers",
+                *_FAILED,
+                *(name for row in found.values() for name in row),
+            ]
+        )
+    )
     print("| damage |", " | ".join(columns), "|")
     print("|---" * (len(columns) + 1) + "|")
     total: Counter[str] = Counter()
@@ -184,9 +204,9 @@ def _warm_up() -> None:
 
     import lingeronnx  # noqa: F401
     import simulator.kernels  # noqa: F401
-    from simulator._jit import start
+    from simulator._jit import import_numba
 
-    start()
+    import_numba()
     numba.njit(lambda x: x.sum())(np.zeros(1))
 
 
@@ -208,7 +228,7 @@ def _child(model: Path, hurt: Path | None = None) -> str:
         signal.alarm(20 * _LIMIT)
         code = 1
         try:
-            os.write(writing, _told(model, hurt).encode())
+            os.write(writing, _run_child(model, hurt).encode())
             code = 0
         finally:
             os._exit(code)
@@ -222,25 +242,25 @@ def _child(model: Path, hurt: Path | None = None) -> str:
     return told if told else f"exit: {os.WEXITSTATUS(status)}"
 
 
-def _told(model: Path, hurt: Path | None) -> str:
+def _run_child(model: Path, hurt: Path | None) -> str:
     import numpy as np
 
     import lingeronnx as lo
-    from simulator import _store
+    from simulator import _disk_cache
 
     digest = hashlib.blake2b(digest_size=8)
     session = lo.Session(model)
     x = np.random.default_rng(1).standard_normal((5, 3, 6, 6)).astype(np.float32)
     for name, array, _ in session.taps({"x": x}):
         digest.update(name.encode() + array.tobytes())
-    folder = Path(str(_store.cache_folder()))
+    folder = Path(str(_disk_cache.cache_folder()))
     if hurt is None:
         state = "whole"
     elif hurt.name == folder.name:
         state = "stayed" if hurt == folder else "elsewhere"
         shutil.rmtree(folder.parent if hurt != folder else folder)
     else:
-        state = "sound" if _store.read(hurt.stem, hurt.suffix[1:]) is not None else "stayed"
+        state = "sound" if _disk_cache.read_code(hurt.stem, hurt.suffix[1:]) is not None else "stayed"
     return f"{digest.hexdigest()} {state}"
 
 

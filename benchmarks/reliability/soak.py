@@ -28,7 +28,7 @@ import onnx
 import lingeronnx as lo
 from lingeronnx.graph import ir
 
-_LOOKS = 100  # how often memory is looked at
+_CHECK_COUNT = 100  # how often memory is looked at
 _SETTLED = 0.1  # share of the turns after which caches are full
 _NET = """
 <ir_version: 8, opset_import: ["": 18]>
@@ -67,17 +67,17 @@ def _hash(session: lo.Session, x: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _runs(folder: Path) -> Callable[[], tuple[int, bytes]]:
+def _soak_runs(folder: Path) -> Callable[[], tuple[int, bytes]]:
     session, feeds = lo.Session(folder / "soak.onnx"), {"x": _data(1, 1)}
     return lambda: (1, session.run(None, feeds)[0].tobytes())
 
 
-def _sessions(folder: Path) -> Callable[[], tuple[int, bytes]]:
+def _soak_sessions(folder: Path) -> Callable[[], tuple[int, bytes]]:
     x = _data(3, 1)
     return lambda: (1, _hash(lo.Session(folder / "soak.onnx"), x).encode())
 
 
-def _variants(folder: Path) -> Callable[[], tuple[int, bytes]]:
+def _soak_variants(folder: Path) -> Callable[[], tuple[int, bytes]]:
     model, data = folder / "float.onnx", _data(16, 0)
 
     def turn() -> tuple[int, bytes]:
@@ -87,10 +87,14 @@ def _variants(folder: Path) -> Callable[[], tuple[int, bytes]]:
     return turn
 
 
-_WHAT = {"runs": (_runs, 1_000_000), "sessions": (_sessions, 10_000), "variants": (_variants, 1_000)}
+_SOAK_TESTS = {
+    "runs": (_soak_runs, 1_000_000),
+    "sessions": (_soak_sessions, 10_000),
+    "variants": (_soak_variants, 1_000),
+}
 
 
-def _resident() -> float:
+def _get_resident_mb() -> float:
     """Return the resident memory of this process in MB."""
     words = Path("/proc/self/statm").read_text().split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -99,19 +103,19 @@ def _resident() -> float:
 def main() -> int:
     """Take the turns, print the row, return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=_WHAT)
+    parser.add_argument("what", choices=_SOAK_TESTS)
     parser.add_argument("-n", type=int, help="turns (runs 1,000,000, sessions 10,000, variants 1,000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many, whatever -n says")
     parser.add_argument("--grown", type=float, default=4.0, help="MB between a tenth of the turns and the end (4)")
     asked = parser.parse_args()
-    made, usual = _WHAT[asked.what]
+    made, usual = _SOAK_TESTS[asked.what]
     wanted = usual if asked.n is None else asked.n
     with tempfile.TemporaryDirectory() as place:
         onnx.save(_model(), f"{place}/float.onnx")
         lo.quantize(ir.from_proto(_model()), _data(16, 0), platform="venus").save(Path(place, "soak.onnx"))
         turn = made(Path(place))
         _, want = turn()
-        start, done, other, first, seen = time.perf_counter(), 0, 0, _resident(), []
+        start, done, other, first, seen = time.perf_counter(), 0, 0, _get_resident_mb(), []
         next_look = 0.0
         while done < wanted and time.perf_counter() - start < asked.seconds:
             count, have = turn()
@@ -119,10 +123,10 @@ def main() -> int:
             other += have != want
             if done >= next_look:
                 gc.collect()
-                seen.append((done, _resident()))
-                next_look = done + wanted / _LOOKS
+                seen.append((done, _get_resident_mb()))
+                next_look = done + wanted / _CHECK_COUNT
         gc.collect()
-        seen.append((done, _resident()))
+        seen.append((done, _get_resident_mb()))
     settled = [(at, memory) for at, memory in seen if at >= _SETTLED * done]
     at, memory = np.array(settled).T
     slope = float(np.polyfit(at, memory, 1)[0]) * 1e6 if len(at) > 2 else 0.0

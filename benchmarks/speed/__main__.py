@@ -19,28 +19,28 @@ import time
 from pathlib import Path
 from typing import Any
 
-from simulator.rows import ROWS, runs_here
+from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 
-from .first import DIGITS, demo, simulation
-from .machine import described, used_row
-from .nets import ROOT, SHARED, nets
+from .cold_start import DIGITS, measure_demo, measure_simulation
+from .machine import describe_machine, used_row
+from .nets import ROOT, SHARED, iterate_nets
 from .page import (
     COST_HEAD,
     FIRST_HEAD,
     SPEED_HEAD,
-    Cost,
+    ColdStartRow,
     Figures,
-    First,
-    Speed,
+    QuantizeCostRow,
+    SpeedRow,
     cost_cells,
+    find_regressions,
     first_cells,
-    line,
-    markdown,
-    slower,
+    format_page,
+    format_table_row,
     speed_cells,
 )
-from .quantizing import METHODS, costs
-from .simulating import PROCESSORS, measured, peaks
+from .quantize_cost import METHODS, measure_costs
+from .simulator_speed import PROCESSORS, measure_net, measure_peaks
 
 _KEPT = "docs/benchmarks.json"
 _LONG = 512  # samples from which on a measurement is not repeated
@@ -53,41 +53,45 @@ _QUANTIZED = (
 )
 
 
-def last_commit() -> dict[str, Any] | None:
+def load_committed_figures() -> dict[str, Any] | None:
     """Return the figures that the last commit holds; None where there is none."""
     done = subprocess.run(["git", "show", f"HEAD:{_KEPT}"], cwd=ROOT, capture_output=True, text=True)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def speeds(quick: bool, why_not: dict[str, str], told: list[str]) -> list[Speed]:
+def measure_simulator(quick: bool, why_not: dict[str, str], told: list[str]) -> list[SpeedRow]:
     """Measure the simulator; add to `told` what the machine does at best and to `why_not` what could not run."""
-    machine = peaks((1,) if quick else (1, 2))
+    machine = measure_peaks((1,) if quick else (1, 2))
     for peak in machine:
         macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.0f} G products/s"
         told.append(f"{peak.threads} thread(s): {macs}, {peak.bytes / 1e9:.1f} GB/s")
     found = []
     for text in (*told, *SPEED_HEAD):
         print(text, flush=True)
-    for net in nets(quick):
-        for speed in measured(net, machine, 3 if quick else 5, 0.03 if quick else 0.06):
+    for net in iterate_nets(quick):
+        for speed in measure_net(net, machine, 3 if quick else 5, 0.03 if quick else 0.06):
             found.append(speed)
-            print(line(speed_cells(speed)), flush=True)
+            print(format_table_row(speed_cells(speed)), flush=True)
             for engine, why in speed.ratios.items():
                 if isinstance(why, str):
                     why_not[f"{speed.title}, {engine}"] = why
     return found
 
 
-def other_rows() -> list[str]:
+def measure_other_instruction_sets() -> list[str]:
     """Measure the other rows of dot instructions that run here; return the lines of their table.
 
     Each has a process of its own, because Numba learns its processor when it is imported.
     """
     found: list[str] = []
     models = [str(path) for path in sorted((SHARED / "models").glob("*.onnx")) or DIGITS]
-    for name in (row.name for row in ROWS if row.name in PROCESSORS and row.name != used_row() and runs_here(row)):
+    for name in (
+        row.name
+        for row in INSTRUCTION_SETS
+        if row.name in PROCESSORS and row.name != used_row() and is_supported_by_host(row)
+    ):
         print("", name, sep="\n", flush=True)
-        command = [sys.executable, "-m", "benchmarks.speed.simulating", *models, "--simd", name]
+        command = [sys.executable, "-m", "benchmarks.speed.simulator_speed", *models, "--simd", name]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for text in process.stdout:
@@ -99,9 +103,9 @@ def other_rows() -> list[str]:
     return found
 
 
-def quantizations(quick: bool) -> list[Cost]:
+def measure_quantize(quick: bool) -> list[QuantizeCostRow]:
     """Measure `quantize`; the longest ones once."""
-    found: list[Cost] = []
+    found: list[QuantizeCostRow] = []
     known = [(ROOT / "models" / "digits_cnn.onnx", str(ROOT / "models" / "digits_calib.npz"))]
     known += [(SHARED / "models" / f"{name}.onnx", str(SHARED / "data" / calib)) for name, calib in _QUANTIZED]
     print("", *COST_HEAD, sep="\n", flush=True)
@@ -109,19 +113,23 @@ def quantizations(quick: bool) -> list[Cost]:
         one_by_one = path.parent.name == "real"  # takes a single sample, and long for it
         for samples in (64,) if quick or one_by_one else (64, 512, 2048):
             methods = METHODS[:1] if quick or one_by_one else METHODS
-            for cost in costs(str(path), calib, samples, methods, 3 if samples < _LONG and not one_by_one else 1):
+            for cost in measure_costs(
+                str(path), calib, samples, methods, 3 if samples < _LONG and not one_by_one else 1
+            ):
                 found.append(cost)
-                print(line(cost_cells(cost)), flush=True)
+                print(format_table_row(cost_cells(cost)), flush=True)
     return found
 
 
-def firsts(quick: bool) -> list[First]:
+def measure_cold_starts(quick: bool) -> list[ColdStartRow]:
     """Measure first runs."""
     found = []
     print("", *FIRST_HEAD, sep="\n", flush=True)
-    for first in itertools.chain(demo(), *(simulation(path) for path in (DIGITS[:1] if quick else DIGITS))):
+    for first in itertools.chain(
+        measure_demo(), *(measure_simulation(path) for path in (DIGITS[:1] if quick else DIGITS))
+    ):
         found.append(first)
-        print(line(first_cells(first)), flush=True)
+        print(format_table_row(first_cells(first)), flush=True)
     return found
 
 
@@ -133,17 +141,19 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
     command = f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write docs"
-    start, machine = time.perf_counter(), {"command": command, **described()}
+    start, machine = time.perf_counter(), {"command": command, **describe_machine()}
     print("; ".join(machine.values()), flush=True)
     why_not: dict[str, str] = {}
     told: list[str] = []
-    found = speeds(given.quick, why_not, told)
-    rows = [] if given.quick else other_rows()
-    figures = Figures(machine, found, quantizations(given.quick), firsts(given.quick), told, why_not, rows)
-    print("", *slower(last_commit(), figures.kept()), sep="\n")
+    found = measure_simulator(given.quick, why_not, told)
+    rows = [] if given.quick else measure_other_instruction_sets()
+    figures = Figures(
+        machine, found, measure_quantize(given.quick), measure_cold_starts(given.quick), told, why_not, rows
+    )
+    print("", *find_regressions(load_committed_figures(), figures.kept()), sep="\n")
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
-        (given.write / "benchmarks.md").write_text(markdown(figures))
+        (given.write / "benchmarks.md").write_text(format_page(figures))
         (given.write / "benchmarks.json").write_text(json.dumps(figures.kept(), indent=1) + "\n")
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 

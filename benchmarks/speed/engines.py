@@ -20,23 +20,25 @@ import onnx
 
 from .nets import Net, random_feed
 
-__all__ = ["RIVALS", "calls", "integer_graph", "integer_rivals", "limited"]
+__all__ = ["ONNXRUNTIME_VARIANTS", "integer_graph", "limit_threads", "make_calls", "make_onnxruntime_int8"]
 
-RIVALS = ("float32", "u8s8", "s8s8")
+ONNXRUNTIME_VARIANTS = ("float32", "u8s8", "s8s8")
 
 
 def integer_graph(net: Net) -> Any:
     """Return what lingeronnx makes of the net, and its multiply-accumulates for a sample."""
     import lingeronnx as lo
-    from lingeronnx.flow import normalised
+    from lingeronnx.flow import normalize_model
     from lingeronnx.graph import ir
-    from lingeronnx.ops.macs import macs
-    from lingeronnx.targets import by_name
+    from lingeronnx.ops.macs import count_macs
+    from lingeronnx.targets import get_target
 
     graph = ir.from_proto(net.model)
     made = lo.quantize(graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None)
     calib = [net.feed] if net.feed is not None else None
-    return made.graph, sum(macs(node) for node in normalised(graph, by_name(net.platform), calib)[0].graph)
+    return made.graph, sum(
+        count_macs(node) for node in normalize_model(graph, get_target(net.platform), calib)[0].graph
+    )
 
 
 class _Reader:
@@ -48,7 +50,7 @@ class _Reader:
         return next(self._feeds, None)
 
 
-def integer_rivals(net: Net) -> dict[str, bytes | str]:
+def make_onnxruntime_int8(net: Net) -> dict[str, bytes | str]:
     """Return onnxruntime's int8 graphs as bytes, or in one line why there is none."""
     import onnxruntime as ort
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -80,7 +82,7 @@ def integer_rivals(net: Net) -> dict[str, bytes | str]:
 
 
 @contextmanager
-def limited(threads: int) -> Any:
+def limit_threads(threads: int) -> Any:
     """Let the simulator build programs for so many threads."""
     before = os.environ.get("LINGERONNX_THREADS")
     os.environ["LINGERONNX_THREADS"] = str(threads)
@@ -93,7 +95,7 @@ def limited(threads: int) -> Any:
             os.environ["LINGERONNX_THREADS"] = before
 
 
-def calls(
+def make_calls(
     graph: Any, models: Mapping[str, bytes | str], threads: int
 ) -> dict[str, Callable[[Mapping[str, np.ndarray]], object]]:
     """Return for every engine the call that takes a feed: "simulator" and those of `models` that there are."""

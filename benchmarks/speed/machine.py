@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 
 from simulator import _llvm
-from simulator.rows import InstructionSet, row
+from simulator.instruction_sets import InstructionSet
+from simulator.instruction_sets import get_instruction_set as row
 
-__all__ = ["bytes_each_second", "described", "macs_each_second", "used_row"]
+__all__ = ["describe_machine", "measure_memory_bandwidth", "measure_peak_macs", "used_row"]
 
 _SUMS = 10  # in flight at a time: more than an instruction takes cycles, fewer than there are registers
 _CALLS = 100_000
 _PACKAGES = ("lingeronnx", "onnxruntime", "numpy", "numba", "llvmlite", "onnx")
 
 
-def described() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return processor, row of instructions, date and versions."""
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     python = f"Python {platform.python_version()}"
@@ -47,19 +48,19 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def macs_each_second(threads: int) -> float | None:
+def measure_peak_macs(threads: int) -> float | None:
     """Return the int8 products that the dot instruction adds in a second; None for a row without one."""
     used = row()
     if used is None or used.bytes not in used.dots:
         return None
-    address = _llvm.address(_loop, (used,), "peak", used.features)
+    address = _llvm.get_function_address(_loop, (used,), "peak", used.features)
     code = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
     memory = [np.ones(256, np.uint8) for _ in range(threads)]
     each = _SUMS * used.lanes * (2 if used.bytes == "pairs" else 4) * _CALLS
     return each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
 
 
-def bytes_each_second(threads: int) -> float:
+def measure_memory_bandwidth(threads: int) -> float:
     """Return the bytes that are read and written in a second where a copy does not fit the caches."""
     size = 1 << 26
     pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(threads)]

@@ -17,7 +17,7 @@ import onnx
 
 from models.random_nets import mobilenet_v2, resnet
 
-__all__ = ["ROOT", "SHARED", "Net", "nets", "of_file", "random_feed"]
+__all__ = ["ROOT", "SHARED", "Net", "iterate_nets", "iterate_nets_of_file", "random_feed"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
@@ -65,16 +65,16 @@ def _sizes(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
 
 
-def of_file(path: Path, platforms: Sequence[str] = ()) -> Iterator[Net]:
+def iterate_nets_of_file(path: Path, platforms: Sequence[str] = ()) -> Iterator[Net]:
     """Yield a model with random inputs, for venus and, where its layers are others there, for generic."""
     model = onnx.load(path)
     open_batch = all(not value.type.tensor_type.shape.dim[0].dim_value for value in model.graph.input)
     batches = (1, 64) if open_batch else (1,)
-    for platform in platforms or (("venus", "generic") if _of_sequences(model) else ("venus",)):
+    for platform in platforms or (("venus", "generic") if _has_sequence_layers(model) else ("venus",)):
         yield Net(path.stem, model, platform, batches)
 
 
-def _of_sequences(model: onnx.ModelProto) -> bool:
+def _has_sequence_layers(model: onnx.ModelProto) -> bool:
     """Whether it has recurrent layers, or products of two computed tensors, as attention has."""
     held = {tensor.name for tensor in model.graph.initializer}
     held |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
@@ -84,17 +84,17 @@ def _of_sequences(model: onnx.ModelProto) -> bool:
     )
 
 
-def nets(quick: bool = False) -> Iterator[Net]:
+def iterate_nets(quick: bool = False) -> Iterator[Net]:
     """Yield everything that is measured; for a quick look only the models of this repository."""
     for path in sorted((ROOT / "models").glob("*.onnx")):
-        yield from of_file(path, ("venus",) if quick else ())
+        yield from iterate_nets_of_file(path, ("venus",) if quick else ())
     yield Net("MobileNetV2, random weights", mobilenet_v2(), "venus")
     if quick:
         yield Net("ResNet-20, random weights", resnet((16, 32, 64), 3), "venus")
         return
     yield Net("ResNet-18, random weights", resnet((64, 128, 256, 512), 2), "venus", (1, 16, 64))
     for path in sorted((SHARED / "models").glob("*.onnx")):
-        yield from of_file(path)
+        yield from iterate_nets_of_file(path)
     if (SHARED / "data" / "real_models.py").is_file():
         yield from _real()
 

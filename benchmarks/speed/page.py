@@ -13,16 +13,27 @@ from typing import Any
 from .timing import Ratio
 
 __all__ = [
-    "COST_HEAD", "FIRST_HEAD", "SPEED_HEAD", "Cost", "Figures", "First", "Speed", "cost_cells", "first_cells", "line",
-    "markdown", "slower", "speed_cells",
-]  # fmt: skip
+    "COST_HEAD",
+    "FIRST_HEAD",
+    "SPEED_HEAD",
+    "QuantizeCostRow",
+    "Figures",
+    "ColdStartRow",
+    "SpeedRow",
+    "cost_cells",
+    "first_cells",
+    "format_table_row",
+    "format_page",
+    "find_regressions",
+    "speed_cells",
+]
 
 #: A ratio that grew by more than this factor is told.
-SLOWER = 1.1
+REGRESSION_FACTOR = 1.1
 
 
 @dataclass(frozen=True)
-class Speed:
+class SpeedRow:
     """A model in a batch with some threads.
 
     Parameters
@@ -55,7 +66,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Cost:
+class QuantizeCostRow:
     """What one engine's quantization of some samples costs; `ratio` is that of the processor time to MinMax."""
 
     title: str
@@ -73,7 +84,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class First:
+class ColdStartRow:
     """A process, the first one with an empty cache or the second; and what is compiled after it."""
 
     title: str
@@ -89,9 +100,9 @@ class Figures:
     """All of a run."""
 
     machine: Mapping[str, str]
-    speed: Sequence[Speed] = ()
-    cost: Sequence[Cost] = ()
-    first: Sequence[First] = ()
+    speed: Sequence[SpeedRow] = ()
+    cost: Sequence[QuantizeCostRow] = ()
+    first: Sequence[ColdStartRow] = ()
     peaks: Sequence[str] = ()
     why_not: Mapping[str, str] = field(default_factory=dict)
     rows: Sequence[str] = ()  # lines of the table of the other rows of dot instructions
@@ -112,7 +123,7 @@ class Figures:
         }
 
 
-def slower(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+def find_regressions(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
     """Return in lines what of `now` takes longer than `before` by more than a tenth, both as `Figures.kept`."""
     if before is None:
         return ["nothing to compare with: the last commit has no figures"]
@@ -124,7 +135,7 @@ def slower(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str
     found = [
         f"slower than at the last commit: {key}: {now['ratios'][key]:.2f}, was {before['ratios'][key]:.2f}"
         for key in both
-        if now["ratios"][key] > SLOWER * before["ratios"][key]
+        if now["ratios"][key] > REGRESSION_FACTOR * before["ratios"][key]
     ]
     return found or [f"none of {len(both)} ratios is worse than at the last commit by more than a tenth"]
 
@@ -132,26 +143,37 @@ def slower(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str
 # ---- tables -----------------------------------------------------------------------------------------------------
 
 
-def line(cells: Iterable[str]) -> str:
+def format_table_row(cells: Iterable[str]) -> str:
     """Return a line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
 def _head(*names: str) -> tuple[str, str]:
-    return line(names), "|" + "---|" * len(names)
+    return format_table_row(names), "|" + "---|" * len(names)
 
 
 _SPEED = (
-    "model", "platform", "batch", "threads", "simulator, us", "float32, us", "u8s8, us", "s8s8, us", "bound, us",
-    "simulator / float32", "/ u8s8", "/ s8s8", "1 thread / threads",
-)  # fmt: skip
+    "model",
+    "platform",
+    "batch",
+    "threads",
+    "simulator, us",
+    "float32, us",
+    "u8s8, us",
+    "s8s8, us",
+    "bound, us",
+    "simulator / float32",
+    "/ u8s8",
+    "/ s8s8",
+    "1 thread / threads",
+)
 SPEED_HEAD = _head(*_SPEED)
 _ROW_HEAD = _head("row", *_SPEED)
 COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
 FIRST_HEAD = _head("command", "process", "wall, s", "CPU, s", "compiled loops", "tiles")
 
 
-def speed_cells(speed: Speed) -> list[str]:
+def speed_cells(speed: SpeedRow) -> list[str]:
     """Return the cells of one line of the table of speeds."""
 
     def took(engine: str) -> str:
@@ -164,19 +186,24 @@ def speed_cells(speed: Speed) -> list[str]:
         return f"{found.median:.2f} ({found.least:.2f}-{found.largest:.2f})" if isinstance(found, Ratio) else "-"
 
     return [
-        speed.title, speed.platform, str(speed.batch), str(speed.threads),
-        *(took(engine) for engine in ("simulator", "float32", "u8s8", "s8s8")), _short(speed.bound),
-        *(beside(engine) for engine in ("float32", "u8s8", "s8s8")), spread(speed.gain),
-    ]  # fmt: skip
+        speed.title,
+        speed.platform,
+        str(speed.batch),
+        str(speed.threads),
+        *(took(engine) for engine in ("simulator", "float32", "u8s8", "s8s8")),
+        _short(speed.bound),
+        *(beside(engine) for engine in ("float32", "u8s8", "s8s8")),
+        spread(speed.gain),
+    ]
 
 
-def cost_cells(cost: Cost) -> list[str]:
+def cost_cells(cost: QuantizeCostRow) -> list[str]:
     """Return the cells of one line of the table of costs."""
     figures = (f"{cost.wall:.1f}", f"{cost.cpu:.1f}", f"{cost.peak:.0f}", f"{cost.ratio:.1f}")
     return [cost.title, str(cost.samples), cost.engine, *figures]
 
 
-def first_cells(first: First) -> list[str]:
+def first_cells(first: ColdStartRow) -> list[str]:
     """Return the cells of one line of the table of first runs."""
     return [first.title, first.process, f"{first.wall:.2f}", f"{first.cpu:.2f}", str(first.loops), str(first.tiles)]
 
@@ -236,11 +263,11 @@ uses all that the processor has, as above. One thread.
 """
 
 
-def markdown(figures: Figures) -> str:
+def format_page(figures: Figures) -> str:
     """Return the page."""
 
     def table(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-        return "\n".join([*head, *(line(one) for one in cells)])
+        return "\n".join([*head, *(format_table_row(one) for one in cells)])
 
     why_not = "".join(f"- {what}: {why}\n" for what, why in figures.why_not.items())
     return _PAGE.format(

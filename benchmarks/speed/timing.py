@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Ratio", "interleaved", "ratio", "settle"]
+__all__ = ["Ratio", "compute_ratio", "measure_interleaved", "wait_until_idle"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Ratio:
     largest: float
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+def compute_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the ratio of two engines, each round by itself."""
     each = [one / other for one, other in zip(ours, theirs, strict=True)]
     return Ratio(statistics.median(each), min(each), max(each))
 
 
-def settle(step: float = 0.005, at_most: float = 1.0) -> None:
+def wait_until_idle(step: float = 0.005, at_most: float = 1.0) -> None:
     """Wait until no thread of this process computes, which `step` seconds show; at most so many seconds."""
     for _ in range(int(at_most / step)):
         before = time.process_time()
@@ -38,7 +38,7 @@ def settle(step: float = 0.005, at_most: float = 1.0) -> None:
             return
 
 
-def interleaved(
+def measure_interleaved(
     runs: Mapping[str, Callable[[], object]],
     rounds: int,
     at_least: float,
@@ -54,7 +54,7 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            settle()
+            wait_until_idle()
             start, calls, took = clock(), 0, 0.0
             while not calls or took < at_least:
                 run()

@@ -1,6 +1,6 @@
 """Pages of docs/ that the code tells: commands from click, calls from docstrings, files from schemas, targets.
 
-`python -m docs.pages` (or `make docs-pages`) writes them; tests/docs/test_pages.py fails where one is not
+`python -m docs.pages` (or `make docs-reference`) writes them; tests/docs/test_pages.py fails where one is not
 current.
 """
 

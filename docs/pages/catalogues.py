@@ -1,7 +1,7 @@
 """The Chinese catalogues in docs/locale: which pages have one, what they say, and what of a page is not translated.
 
 A message is a heading, a paragraph, an item or a cell of a page, as Markdown on one line; code blocks are none.
-`python -m docs.pages.catalogues FOLDER` (`make docs-messages`) brings the catalogues to the templates that Sphinx wrote
+`python -m docs.pages.catalogues FOLDER` (`make docs-catalogs`) brings the catalogues to the templates that Sphinx wrote
 into FOLDER. All else here runs without Sphinx: it reads the pages with the parser that rich brings along.
 """
 

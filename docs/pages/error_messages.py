@@ -74,7 +74,7 @@ GROUPS = {
         "A graph that cannot be repaired without guessing. All findings stand on standard output; export the model "
         "again, or mend by hand what they name.",
     ),
-    "MachineError": Group(
+    "SimulatorError": Group(
         "The simulator",
         "An integer graph asks the simulator for something that no operator computes. It was changed after it was "
         "written, or was not written by lingeronnx: quantize again.",
@@ -93,7 +93,7 @@ AREAS = {
     "compat": "Calls of other tools",
     "deployment": "Deploying and verifying",
     "files": "Files that are written",
-    "fit": "Rewrites",
+    "legalization": "Rewrites",
     "flow": "Quantizing",
     "formats": "Integer graphs",
     "graph": "Reading a model",
@@ -111,8 +111,8 @@ AREAS = {
     "torch": "PyTorch",
 }
 
-_SAME = {"BadParameter": "UsageError", "UnheldScale": "ConstraintError", "LingerOnnxError": "ConfigError"}
-_SENTENCE = "code_of_others"  # errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
+_SAME = {"BadParameter": "UsageError", "UnsupportedScaleError": "ConstraintError", "LingerOnnxError": "ConfigError"}
+_SENTENCE = "wrap_user_errors"  # errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
 _MAKER = re.compile("|".join([*GROUPS, *_SAME, _SENTENCE]))
 _Function = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -273,4 +273,4 @@ def _filled(part: ast.expr) -> str:
     if isinstance(part, ast.Constant):
         return str(part.value)
     assert isinstance(part, ast.FormattedValue)
-    return "" if ast.unparse(part.value).startswith("nearest(") else _OPEN
+    return "" if ast.unparse(part.value).startswith("suggest_nearest(") else _OPEN

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 __all__ = ["MADE", "cell", "table"]
 
 #: First line of each page that is generated.
-MADE = "<!-- written by `make docs-pages`; do not edit by hand -->"
+MADE = "<!-- written by `make docs-reference`; do not edit by hand -->"
 
 
 def cell(text: str) -> str:

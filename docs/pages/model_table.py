@@ -1,6 +1,6 @@
 """docs/models.md: which models work on which chip, joined from the pages that commands measured.
 
-Accuracy is that of docs/promises.md, memory that of docs/programs.md, cycles those of docs/latency.md. Nothing is
+Accuracy is that of docs/baseline.md, memory that of docs/programs.md, cycles those of docs/latency.md. Nothing is
 measured here; what a page does not have is left empty.
 """
 
@@ -25,7 +25,7 @@ _HEAD = f"""{MADE}
 # Models that work
 
 Each model on each target with the defaults, as the pages of lingeronnx {lingeronnx.__version__} have it from what
-commands measured: accuracy from [promises](promises.md), which `make promises` holds, and which has further figures of
+commands measured: accuracy from [baseline](baseline.md), which `make baseline` holds, and which has further figures of
 some models; RAM, flash and external memory (psram) of the whole program, in bytes, from [programs](programs.md); cycles
 of one call, at the upper end, from [time on the chip](latency.md), known for arcs only. An empty cell was not measured.
 [Real models](real-models.md) says more of public models, [first attempts](first-attempts.md) of nets never seen before.
@@ -54,7 +54,7 @@ def rows() -> Iterator[list[str]]:
     memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 17)}
     cycles = {_short(r[0]): r[4] for r in _table("latency.md", 10)}
     promised: dict[tuple[str, str], dict[str, str]] = {}
-    for model, target, settings, measure, value, *_ in _table("promises.md", 7):
+    for model, target, settings, measure, value, *_ in _table("baseline.md", 7):
         if not settings or settings == "`--mode max-value`":
             promised.setdefault((model, target), {})[measure] = value
     for (model, target), found in promised.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lingeronnx.schemas.files import FILES, schema_of
+from lingeronnx.schemas.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
 
 from .markdown import MADE, cell, table
 
@@ -23,8 +23,8 @@ is typed. The fields of the first level:
 def page() -> str:
     """Return the page."""
     lines = [_HEAD]
-    for name, what in FILES.items():
-        schema = schema_of(name)
+    for name, what in SCHEMA_DESCRIPTIONS.items():
+        schema = make_json_schema(name)
         needed = schema.get("required", [])
         lines += [f"## {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
         lines += table(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lingeronnx.analysis.check.operators_page import applies
-from lingeronnx.formats import FORMATS
-from lingeronnx.ops import OPS, lowering_rule, rule_text
+from lingeronnx.analysis.check.operators_page import has_limit
+from lingeronnx.formats import INTEGER_OPS
+from lingeronnx.ops import LOWERING_RULES, format_limit_rule, get_rule_for_integer_op
 from lingeronnx.targets import PLATFORMS, Target
 
 from .markdown import MADE, cell, table
@@ -90,18 +90,20 @@ def _quantization(target: Target) -> list[str]:
 def _limits(target: Target) -> dict[str, list[tuple[str, str]]]:
     """Return (rule, remedy) by operator, of those that the target has."""
     found = {}
-    for op in OPS:
+    for op in LOWERING_RULES:
         if target.runs(op.name) and (target.ops[op.name].limits is not None or target.packs):
-            found[op.name] = [rule_text(limit, target) for limit in op.limits(target) if applies(limit, target)]
+            found[op.name] = [
+                format_limit_rule(limit, target) for limit in op.limits(target) if has_limit(limit, target)
+            ]
     return found
 
 
 def _operators(target: Target) -> list[str]:
     limits = _limits(target)
     rows = []
-    for form in FORMATS:
+    for form in INTEGER_OPS:
         if target.runs(form.name):
-            rule = lowering_rule(form)
+            rule = get_rule_for_integer_op(form)
             sources = ", ".join(dict.fromkeys(kind for _, kind in rule.floats)) if rule is not None else ""
             rows.append([f"`{form.name}`", sources, "; ".join(cell(text) for text, _ in limits.get(form.name, []))])
     absent = [f"- {name}: {cell(why)}" for name, why in target.why.items()]

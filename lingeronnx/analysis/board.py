@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ..errors import ConfigError, words_of
-from ..files import given_bytes, write_text
+from ..errors import ConfigError, split_words
+from ..files import read_user_file, write_text
 from ..graph import ir
-from ..run.integer.runner import target_of
-from ..run.parts import parts_of
-from ..targets import Target, TimeWish, by_name
+from ..run.integer.runner import detect_target
+from ..run.program_parts import split_into_parts
+from ..targets import LatencyOptions, Target, get_target
 from ..targets.board_profile import BoardProfile
 
 __all__ = ["profile_board"]
 
-_LARGEST = 16_000_000  # bytes of a log
+_MAX_LOG_BYTES = 16_000_000  # bytes of a log
 
 
 def profile_board(
@@ -34,13 +34,13 @@ def profile_board(
     takes them. clock : MHz of the board, noted in the file.
     Raises ConfigError for a log that cannot be read or is not of this model, and for a platform that is no chip.
     """
-    graph = ir.opened(model)
-    target = TimeWish(clock=clock).target(target_of(graph) if platform is None else by_name(platform))
-    words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
-    text = given_bytes(log, "the log", _LARGEST).decode(errors="replace")
+    graph = ir.as_model(model)
+    target = LatencyOptions(clock=clock).target(detect_target(graph) if platform is None else get_target(platform))
+    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
+    text = read_user_file(log, "the log", _MAX_LOG_BYTES).decode(errors="replace")
     if not target.packs:
         raise ConfigError(f"a board's log is of a chip; {target.name} is none")
-    parts = parts_of(target.named(graph), target).chip
+    parts = split_into_parts(target.named(graph), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
     profile = target.vendor.profiled([part.graph for part in parts], target, words, text, clock)

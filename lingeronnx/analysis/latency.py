@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..errors import ConfigError, LingerOnnxError, words_of
+from ..errors import ConfigError, LingerOnnxError, split_words
 from ..graph import ir
-from ..run.integer.runner import target_of
-from ..run.parts import parts_of
+from ..run.integer.runner import detect_target
+from ..run.program_parts import split_into_parts
 from ..run.session import is_integer_graph
-from ..targets import Target, by_name
-from ..targets.latency import Latency, joined
-from ..targets.verdict import time_of
+from ..targets import Target, get_target
+from ..targets.latency import Latency, concatenate_latencies
+from ..targets.verdict import require_latency
 
 __all__ = ["cycles_of_nodes", "latency"]
 
@@ -29,25 +29,27 @@ def latency(
     as the chip's executor calls them. What has no price is in `unpriced`.
     Raises ConfigError for a platform of which nothing is known and for a graph that does not pack.
     """
-    model = ir.opened(graph)
-    target = target_of(model) if platform is None else platform if isinstance(platform, Target) else by_name(platform)
-    words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
+    model = ir.as_model(graph)
+    target = (
+        detect_target(model) if platform is None else platform if isinstance(platform, Target) else get_target(platform)
+    )
+    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     if unknown := target.vendor.untimed(target):
         raise ConfigError(unknown)
     names = target.vendor.names(model)
-    parts = parts_of(target.named(model, names), target).chip
+    parts = split_into_parts(target.named(model, names), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    whole = joined([time_of(part.under(words).verdict) for part in parts])
+    whole = concatenate_latencies([require_latency(part.under(words).verdict) for part in parts])
     return whole.renamed({other: name for name, other in names.nodes.items()})
 
 
-def cycles_of_nodes(graph: ir.Graph | None, nodes: Collection[str]) -> dict[str, float]:
+def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
     """Return {node of `nodes`: cycles of a call} of an integer graph, each with what runs between the last and it.
 
     Nothing where nobody knows the cycles, or the graph does not pack.
     """
-    if graph is None or not is_integer_graph(graph) or target_of(graph).vendor.untimed(target_of(graph)):
+    if graph is None or not is_integer_graph(graph) or detect_target(graph).vendor.untimed(detect_target(graph)):
         return {}
     try:
         layers = latency(graph).layers

@@ -5,17 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..alike import visible
+from ..message_grouping import escape_invisible
 
-__all__ = ["framed", "wrapped"]
+__all__ = ["format_table", "wrap_text"]
 
 _WIDTH = 80  # columns
 
 
-def wrapped(text: str, head: str, indent: str) -> list[str]:
+def wrap_text(text: str, head: str, indent: str) -> list[str]:
     """Return lines of up to 80 columns that begin with `head`, then with `indent`; a name is never broken."""
     return textwrap.wrap(
-        visible(text),
+        escape_invisible(text),
         _WIDTH,
         initial_indent=head,
         subsequent_indent=indent,
@@ -24,7 +24,7 @@ def wrapped(text: str, head: str, indent: str) -> list[str]:
     )
 
 
-def framed(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with ``+---+`` above and below the head and below the last row, ``|`` between the cells."""
     lines = [list(head), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]

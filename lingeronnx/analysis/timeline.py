@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, words_of
+from ..errors import ConfigError, split_words
 from ..files import write_text
 from ..graph import ir
-from ..run.integer.runner import target_of
-from ..run.parts import Part, parts_of
-from ..targets import CallTime, Target, TimeWish, by_name
-from ..targets.latency import Latency, LayerTime, joined
-from ..targets.verdict import time_of
+from ..run.integer.runner import detect_target
+from ..run.program_parts import ProgramPart, split_into_parts
+from ..targets import CallLatency, LatencyOptions, Target, get_target
+from ..targets.latency import Latency, LayerLatency, concatenate_latencies
+from ..targets.verdict import require_latency
 
 __all__ = ["Slice", "Timeline", "trace"]
 
 LANES = ("NPU", "DMA", "host")
-_STEP = 1 / 1024  # microseconds
+_TIME_STEP = 1 / 1024  # microseconds
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Timeline:
     """One call of a model on a chip. slices : by lane and start, what is inside another one behind it."""
 
     model: str
-    time: CallTime
+    time: CallLatency
     slices: Sequence[Slice]
 
     @property
@@ -61,19 +61,21 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in the Chrome trace format."""
-        unit = (self.time.clock or 1.0) * _STEP
+        unit = (self.time.clock or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
-        events: list[dict[str, Any]] = [_named("process_name", 0, {"name": process})]
+        events: list[dict[str, Any]] = [_metadata_event("process_name", 0, {"name": process})]
         for number, lane in enumerate(LANES, 1):
-            events += [_named("thread_name", number, {"name": lane}),
-                       _named("thread_sort_index", number, {"sort_index": number})]  # fmt: skip
+            events += [
+                _metadata_event("thread_name", number, {"name": lane}),
+                _metadata_event("thread_sort_index", number, {"sort_index": number}),
+            ]
         marked = 0.0
         for piece in self.slices:
             event = {"pid": 1, "tid": LANES.index(piece.lane) + 1, "name": piece.name, "cat": piece.lane}
-            start, end = round(piece.start / unit) * _STEP, round((piece.start + piece.length) / unit) * _STEP
+            start, end = round(piece.start / unit) * _TIME_STEP, round((piece.start + piece.length) / unit) * _TIME_STEP
             if piece.lane == "host":
                 start = max(start, marked)
-                end = marked = start + _STEP
+                end = marked = start + _TIME_STEP
             shape = {"ph": "X", "ts": start, "dur": end - start} if end > start else {"ph": "i", "ts": start, "s": "t"}
             events.append({**event, **shape, **({"args": piece.facts} if piece.facts else {})})
         told = {"unit": "microseconds" if self.time.clock else "cycles, each shown as a microsecond"}
@@ -97,14 +99,14 @@ def trace(
     model, platform, packer_args : as `latency` takes them. clock : MHz. timing : a file of `profile_board`.
     Raises as `latency` does.
     """
-    graph = ir.opened(model)
-    target = target_of(graph) if platform is None else by_name(platform)
-    wish = TimeWish(clock=clock, timing=timing)
+    graph = ir.as_model(model)
+    target = detect_target(graph) if platform is None else get_target(platform)
+    wish = LatencyOptions(clock=clock, timing=timing)
     target = wish.target(target)
     if unknown := target.vendor.untimed(target):
         raise ConfigError(unknown)
-    words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
-    parts = parts_of(target.named(graph), target)
+    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
+    parts = split_into_parts(target.named(graph), target)
     if not parts.chip:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
     slices: list[Slice] = []
@@ -113,41 +115,41 @@ def trace(
         clock_now = sum(run.total for run in runs)
         if not part.chip:
             operators = [node.op_type for node in part.graph.graph]
-            slices.append(_mark(f"{part.name}: {_few(operators)}", clock_now))
+            slices.append(_host_marker(f"{part.name}: {_format_op_types(operators)}", clock_now))
             continue
-        run = time_of(part.under(words).verdict)
-        slices += _part(part, run, clock_now, len(parts.chip) > 1)
+        run = require_latency(part.under(words).verdict)
+        slices += _iter_part_slices(part, run, clock_now, len(parts.chip) > 1)
         runs.append(run)
-    whole = joined(runs)
+    whole = concatenate_latencies(runs)
     name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
-    time = CallTime(whole, clock=clock or target.vendor.clock, host=bool(parts.host))
+    time = CallLatency(whole, clock=clock or target.vendor.clock, host=bool(parts.host))
     slices.sort(key=lambda piece: (LANES.index(piece.lane), piece.start, -piece.length))
     return Timeline(name, time, slices)
 
 
-def _named(what: str, thread: int, told: dict[str, Any]) -> dict[str, Any]:
+def _metadata_event(what: str, thread: int, told: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "pid": 1, "tid": thread, "name": what, "args": told}
 
 
-def _mark(text: str, start: float) -> Slice:
+def _host_marker(text: str, start: float) -> Slice:
     return Slice("host", text, start, 0.0, {"price": "not known"})
 
 
-def _few(operators: Sequence[str], most: int = 4) -> str:
+def _format_op_types(operators: Sequence[str], most: int = 4) -> str:
     kinds = list(dict.fromkeys(operators))
     return ", ".join(kinds[:most]) + (f" and {len(kinds) - most} more" if len(kinds) > most else "")
 
 
-def _part(part: Part, run: Latency, begin: float, named: bool) -> Iterator[Slice]:
+def _iter_part_slices(part: ProgramPart, run: Latency, begin: float, named: bool) -> Iterator[Slice]:
     """Yield what a part for the chip does, from the cycle `begin` on."""
     where = f"{part.name}: " if named else ""
-    yield _mark(f"{where}{len(part.inputs)} inputs to integers", begin)
+    yield _host_marker(f"{where}{len(part.inputs)} inputs to integers", begin)
     for layer in run.layers:
-        yield from _layer(layer, run, begin)
-    yield _mark(f"{where}{len(part.outputs)} outputs from integers", begin + run.total)
+        yield from _iter_layer_slices(layer, run, begin)
+    yield _host_marker(f"{where}{len(part.outputs)} outputs from integers", begin + run.total)
 
 
-def _layer(layer: LayerTime, run: Latency, begin: float) -> Iterator[Slice]:
+def _iter_layer_slices(layer: LayerLatency, run: Latency, begin: float) -> Iterator[Slice]:
     clock = begin + layer.start
     name = f"{layer.operator} {layer.node or layer.name}"
     if layer.dma:
@@ -168,4 +170,4 @@ def _layer(layer: LayerTime, run: Latency, begin: float) -> Iterator[Slice]:
         yield Slice("NPU", f"starts of {layer.calls} calls", clock, min(layer.overhead, layer.cycles))
     for work in without:
         if "host" in work.what:
-            yield _mark(f"{work.what}, for {name}", clock)
+            yield _host_marker(f"{work.what}, for {name}", clock)

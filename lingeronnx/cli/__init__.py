@@ -23,7 +23,7 @@ import click
 
 from .. import __version__
 from ..errors import LingerOnnxError
-from ._shared import examples, given
+from ._shared import current_command_line, format_examples
 from .models.checkpoint import checkpoint
 from .models.convert import convert
 from .models.deploy import deploy
@@ -51,29 +51,41 @@ from .tools.warmup import warmup
 
 __all__ = ["main"]
 
-_NEW_OBJECTS = 100_000  # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
-_BUG = 70
-_CTRL_C = 130
-_WORDS = f"{__name__}.words"
-_LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
+_GC_THRESHOLD = 100_000  # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
+_EXIT_BUG = 70
+_EXIT_INTERRUPTED = 130
+_ARGV_KEY = f"{__name__}.words"
+_REDUCED_OPTIONS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
 
 
 #: What the system refuses whatever we do: a disk or a terminal that takes no more, names and folders it does not have.
-_SYSTEM = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EACCES, errno.EPERM,
-           errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.EFBIG)  # fmt: skip
+_SYSTEM_ERRNOS = (
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EBADF,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ELOOP,
+    errno.EFBIG,
+)
 
 
-def _theirs(error: Exception) -> str:
+def _format_system_error(error: Exception) -> str:
     """Return one line on what the machine has too little of, or does not allow; empty for a bug of ours."""
     if isinstance(error, MemoryError):
         return "there is not enough memory; give smaller --batch or --limit, or a smaller model"
-    if isinstance(error, OSError) and error.errno in _SYSTEM:
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRNOS:
         place = f": {error.filename}" if error.filename else " (what was written to files stays)"
         return f"{error.strerror}{place}"
     return ""
 
 
-class _Closed(io.TextIOBase):
+class _ClosedStream(io.TextIOBase):
     """In place of a standard output that was closed: what is printed is lost, and the exit code says so."""
 
     encoding = "utf-8"
@@ -82,7 +94,7 @@ class _Closed(io.TextIOBase):
         raise OSError(errno.EBADF, "standard output is closed")
 
 
-def _open_streams() -> None:
+def _replace_closed_streams() -> None:
     """Give closed streams something in their place: else files that are written would get their numbers.
 
     What libraries print on them would then end in these files.
@@ -92,16 +104,16 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    sys.stdout = sys.stdout or _Closed()
+    sys.stdout = sys.stdout or _ClosedStream()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
 
 
-def _archive(words: list[str], trace: str) -> str:
+def _write_bug_archive(words: list[str], trace: str) -> str:
     """Return a line on the file that was written for a report of a bug; empty where there is none."""
     with contextlib.suppress(Exception):  # whatever it is, it must not hide the bug
-        from ..support.archive import write_archive
+        from ..support.bug_report import write_bug_report
 
-        path = write_archive(words, trace)
+        path = write_bug_report(words, trace)
         return "" if path is None else f"{path} has what a report needs: no weights, no data; its README.txt says what"
     return ""
 
@@ -111,11 +123,11 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the whole line."""
-        ctx.meta[_WORDS] = list(args)
+        ctx.meta[_ARGV_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        _open_streams()
+        _replace_closed_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
@@ -131,28 +143,28 @@ class CommandGroup(click.Group):
             ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(_CTRL_C)
+            ctx.exit(_EXIT_INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of our output went away; click knows what to do
-            if line := _theirs(error):
+            if line := _format_system_error(error):
                 with contextlib.suppress(OSError):
                     click.echo(f"error: {line}", err=True)
                 ctx.exit(1)
             trace = traceback.format_exc()
             click.echo(trace, err=True, nl=False)
             click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
-            if line := _archive(ctx.meta[_WORDS], trace):
+            if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
                 click.echo(line, err=True)
-            if line := given():
-                click.echo(f"try next: {line} {_LESS}", err=True)
-            ctx.exit(_BUG)
+            if line := current_command_line():
+                click.echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
+            ctx.exit(_EXIT_BUG)
 
 
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx demo",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1",
     ),
@@ -160,16 +172,37 @@ class CommandGroup(click.Group):
 @click.version_option(__version__, prog_name="lingeronnx", message="%(prog)s %(version)s")
 def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
-    gc.set_threshold(_NEW_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     if "OMP_NUM_THREADS" not in os.environ:  # numpy's products are small here: threads that wait cost more than they do
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 _COMMANDS = (
-    quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare, sensitivity, badcase, trace, schema, doctor,
-    profile_board, report,
-)  # fmt: skip
+    quantize,
+    simulate,
+    evaluate,
+    check,
+    convert,
+    fix_dequant,
+    export,
+    checkpoint,
+    platforms,
+    demo,
+    warmup,
+    finetune,
+    deploy,
+    verify,
+    analyze,
+    profile,
+    compare,
+    sensitivity,
+    badcase,
+    trace,
+    schema,
+    doctor,
+    profile_board,
+    report,
+)
 
 for _command in _COMMANDS:
     main.add_command(_command)

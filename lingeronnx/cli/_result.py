@@ -5,28 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import REPORT
-from ._shared import given, print_json
+from ..files import REPORT_VERSION
+from ._shared import current_command_line, print_json
 from .report import show_report
 from .show import console_for, show_deployment
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
-    from ..flow import Written
+    from ..flow import WrittenFiles
 
 __all__ = ["show_result"]
 
 
-def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment | None = None) -> None:
+def show_result(model: Path, done: WrittenFiles, as_json: bool, deployed: Deployment | None = None) -> None:
     """Print what became of `model` and what was deployed, and with --json the object."""
-    again = "" if done.report.search is not None else given()
+    again = "" if done.report.search is not None else current_command_line()
     show_report(console_for(as_json), model, done, again)
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
     if as_json:
         print_json(
             {
-                **REPORT.stamp(),
+                **REPORT_VERSION.stamp(),
                 "model": model,
                 "output": done.graph,
                 "chip_part": done.chip,

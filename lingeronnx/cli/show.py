@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..json_values import plain
-from ..number_words import decibel_text, number_text, points
+from ..json_values import to_json_value
+from ..number_format import difference_unit, format_decibels, format_value
 from ..targets import Target
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..deployment import TensorDifference
     from ..plan import Affine
-    from ..run.dump import Summary
+    from ..run.dump import TensorSummary
 
 __all__ = [
     "console_for",
@@ -42,7 +42,7 @@ __all__ = [
     "size_text",
 ]
 
-_INDENT = 20  # where values begin
+_LABEL_WIDTH = 20  # where values begin
 
 
 def console_for(as_json: bool) -> Console:
@@ -59,9 +59,9 @@ def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     from rich.text import Text
 
     for label, value, style in rows:
-        for line in textwrap.wrap(value, max(console.width - _INDENT, 20)) or [""]:
+        for line in textwrap.wrap(value, max(console.width - _LABEL_WIDTH, 20)) or [""]:
             line = line.replace("\u00a0", " ")
-            console.print(Text.assemble((f"  {label:<{_INDENT - 2}}", "cyan"), (line, style)), soft_wrap=True)
+            console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), (line, style)), soft_wrap=True)
             label = ""
 
 
@@ -91,7 +91,7 @@ def print_line(console: Console, label: str, text: str) -> None:
     """Print a value that must stay whole, such as a path or a command."""
     from rich.text import Text
 
-    console.print(Text.assemble((f"  {label:<{_INDENT - 2}}", "cyan"), text), soft_wrap=True)
+    console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), text), soft_wrap=True)
 
 
 def print_notes(console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow") -> None:
@@ -107,10 +107,10 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
     rows = []
     for name, array in result.arrays.items():
         role = "" if name not in made_of else "output" if made_of[name] == name else f"output {made_of[name]}"
-        rows.append((name, role, str(array.dtype), _shape(array.shape), _scale(result.held[name])))
+        rows.append((name, role, str(array.dtype), _format_shape(array.shape), _format_scale(result.held[name])))
     print_table(console, "", ["tensor", "role", "type", "shape", "scale"], rows, right="scale")
     if result.at is not None:
-        _show_at(console, result.at)
+        _print_tensor_summary(console, result.at)
     if result.at is None:
         console.print()
     print_notes(console, result.notes)
@@ -119,7 +119,7 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
     print_line(console, "written", f"{output} ({result.samples} samples, {size_text(output)})")
 
 
-def _show_at(console: Console, at: Summary) -> None:
+def _print_tensor_summary(console: Console, at: TensorSummary) -> None:
     def both(value: float) -> str:
         return f"{value:g}" if at.held is None else f"{value:g}  = {real(value)}"
 
@@ -127,10 +127,16 @@ def _show_at(console: Console, at: Summary) -> None:
         return f"{at.real(value):g}"
 
     console.print()
-    rows = [("at", at.name), ("type", f"{at.dtype} {_shape(at.shape)}"), ("scale", _scale(at.held)),
-            ("min", both(at.low)), ("max", both(at.high)), ("mean", both(at.mean)),
-            ("first", "  ".join(f"{value:g}" for value in at.first)),
-            ("as real", "  ".join(map(real, at.first)))]  # fmt: skip
+    rows = [
+        ("at", at.name),
+        ("type", f"{at.dtype} {_format_shape(at.shape)}"),
+        ("scale", _format_scale(at.held)),
+        ("min", both(at.low)),
+        ("max", both(at.high)),
+        ("mean", both(at.mean)),
+        ("first", "  ".join(f"{value:g}" for value in at.first)),
+        ("as real", "  ".join(map(real, at.first))),
+    ]
     print_facts(console, [(*row, "") for row in rows if at.held is not None or row[0] not in ("scale", "as real")])
     console.print()
 
@@ -138,11 +144,11 @@ def _show_at(console: Console, at: Summary) -> None:
 def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: Path | None) -> None:
     """Print a metric's value."""
     against = f" against {baseline}" if baseline is not None and found.baseline is None else ""
-    rows = [(found.metric, f"{number_text(found.value, found.unit)}  {model}{against}", "bold")]
+    rows = [(found.metric, f"{format_value(found.value, found.unit)}  {model}{against}", "bold")]
     if found.baseline is not None:
         rows += [
-            ("baseline", f"{number_text(found.baseline, found.unit)}  {baseline}", ""),
-            ("drop", number_text(found.baseline - found.value, points(found.unit)), ""),
+            ("baseline", f"{format_value(found.baseline, found.unit)}  {baseline}", ""),
+            ("drop", format_value(found.baseline - found.value, difference_unit(found.unit)), ""),
         ]
     print_facts(console, [*rows, ("samples", str(found.samples), "")])
     print_notes(console, found.warnings, "WARNING", "bold red")
@@ -168,14 +174,14 @@ def show_verification(console: Console, found: Verification) -> None:
         print_facts(console, [("agrees", f"{count}, every one equal", "bold green")])
     if found.first is not None:
         first = found.first
-        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_some(first.nodes)}"
+        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_format_names(first.nodes)}"
         print_facts(
             console,
             [
                 ("differs", f"{count}, {len(found.different)} differ", "bold red"),
                 ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
                 ("tensor", f"{first.tensor} ({first.dump})", ""),
-                ("first element", _element(first), ""),
+                ("first element", _format_first_difference(first), ""),
                 *(("remark", text, "") for text in first.remarks),
             ],
         )
@@ -183,18 +189,18 @@ def show_verification(console: Console, found: Verification) -> None:
             label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
             print_facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
     if found.unknown:
-        print_facts(console, [("not in the graph", _some(found.unknown), "")])
+        print_facts(console, [("not in the graph", _format_names(found.unknown), "")])
     if found.unseen:
-        print_facts(console, [("not shown", _some(found.unseen), "")])
+        print_facts(console, [("not shown", _format_names(found.unseen), "")])
     print_notes(console, found.notes)
 
 
-def _some(names: Sequence[str], most: int = 8) -> str:
+def _format_names(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more, listed with --json" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def _element(first: TensorDifference) -> str:
+def _format_first_difference(first: TensorDifference) -> str:
     if first.index is None:
         return "not known from a checksum"
     text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"
@@ -220,14 +226,18 @@ def show_platform(console: Console, target: Target) -> None:
     """Print limits, operators and known faults of one platform."""
     print_title(console, f"{target.name}: {target.title}")
     low, high = target.exponents
-    facts = [("executor", target.executor or "-"), ("chip", "yes" if target.packs else "no"),
-             ("modes", ", ".join(target.modes)), ("bits", ", ".join(map(str, target.bits))),
-             ("scales", f"activations 2^{low} to 2^{high}"),
-             *([("packer", target.vendor.packer)] if target.packs else [])]  # fmt: skip
+    facts = [
+        ("executor", target.executor or "-"),
+        ("chip", "yes" if target.packs else "no"),
+        ("modes", ", ".join(target.modes)),
+        ("bits", ", ".join(map(str, target.bits))),
+        ("scales", f"activations 2^{low} to 2^{high}"),
+        *([("packer", target.vendor.packer)] if target.packs else []),
+    ]
     print_facts(console, [(*fact, "") for fact in facts])
     limits: dict[str, Any] = {"shared_memory": target.shared_memory, "external_memory": target.external_memory}
-    limits |= {f"conv {key}": value for key, value in (plain(target.conv) or {}).items()}
-    limits |= {f"pool {key}": value for key, value in (plain(target.pool) or {}).items()}
+    limits |= {f"conv {key}": value for key, value in (to_json_value(target.conv) or {}).items()}
+    limits |= {f"pool {key}": value for key, value in (to_json_value(target.pool) or {}).items()}
     shown = [
         (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
         for key, v in limits.items()
@@ -250,7 +260,7 @@ def show_platform(console: Console, target: Target) -> None:
         )
 
 
-def _scale(held: Affine | None) -> str:
+def _format_scale(held: Affine | None) -> str:
     if held is None:
         return ""
     mantissa, exponent = math.frexp(held.scale)
@@ -258,7 +268,7 @@ def _scale(held: Affine | None) -> str:
     return f"{text} from {held.zero_point}" if held.shifted else text
 
 
-def _shape(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
@@ -268,7 +278,7 @@ def size_text(path: Path) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-_FINDINGS = 5  # that are printed
+_MAX_FINDINGS = 5  # that are printed
 
 
 def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
@@ -277,7 +287,7 @@ def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
     if found.accuracy is not None:
         rows.append(("accuracy", f"{found.accuracy[0]:.2f} % -> {found.accuracy[1]:.2f} %", "bold"))
     single = " (from 1 sample)" if found.join.samples == 1 else ""
-    rows += [("output", f"'{name}' {decibel_text(value)}{single}", "") for name, value in found.outputs.items()]
+    rows += [("output", f"'{name}' {format_decibels(value)}{single}", "") for name, value in found.outputs.items()]
     print_facts(console, rows)
     print_table(
         console,
@@ -289,10 +299,10 @@ def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
         ],
     )
     lines = []
-    for finding in found.findings[:_FINDINGS]:
+    for finding in found.findings[:_MAX_FINDINGS]:
         lines.append((finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", ""))
         lines.append(("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green"))
-    more = len(found.findings) - _FINDINGS
+    more = len(found.findings) - _MAX_FINDINGS
     lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
     lines.append(
         ("written", f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv", "")

@@ -14,12 +14,12 @@ Must not know: how anything is computed.
 """
 
 from ..api import wb_analyse
+from .analysis_quant import AnalysisQuant
 from .model_check import check_qat_model
-from .one_layer import AnalysisQuant
-from .repaired_file import fix_dequant
+from .profilers import Dumper, ModelProfiler
+from .quant_analysis import QuantAnalysis
+from .repair_file import fix_dequant
 from .static_quantization import quantize_static
-from .tables import Dumper, ModelProfiler
-from .two_models import QuantAnalysis
 
 __all__ = [
     "AnalysisQuant",

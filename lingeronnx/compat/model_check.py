@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import api
-from ..analysis.check.structure import RESULT, Structure
+from ..analysis.check.structure import RESULT_FILE, Structure
 from ..errors import ConfigError
-from ..files import folder, scratch, write_text
+from ..files import ensure_folder, temporary_folder, write_text
 from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation
 from ..run.session import Session
-from ..targets import Target, by_name
-from .models import Model, exported, fed, is_module
+from ..targets import Target, get_target
+from .inputs import Model, convert_inputs, export_if_module, is_module
 
 __all__ = ["check_qat_model"]
 
@@ -34,27 +34,27 @@ def check_qat_model(
     that is given says so too. platform : as `lo.check` takes it. Of a torch module the second part also counts how
     often one call of it calls each of its modules.
     """
-    with scratch() as temporary:
-        given = exported(model, example_inputs, temporary / "model.onnx")
+    with temporary_folder() as temporary:
+        given = export_if_module(model, example_inputs, temporary / "model.onnx")
         if isinstance(given, Session):
             given = given.model
     violations: Sequence[Violation] = ()
     if isinstance(given, QuantizedModel):
-        if platform is not None and by_name(platform) != given.platform:
+        if platform is not None and get_target(platform) != given.platform:
             raise ConfigError(f"platform: the model is quantized for {given.platform.name}; leave it out")
         found = api.structure(given)
     else:
-        graph = ir.opened(given)
-        calib = fed(example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None])
+        graph = ir.as_model(given)
+        calib = convert_inputs(example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None])
         violations = api.check(given, calib=calib, platform=platform)
         found = api.structure(given, calib=calib, violations=violations, platform=platform)
     if is_module(model):
-        from ..torch.exporter.hooks import calls
+        from ..torch.exporter.hooks import count_module_calls
 
-        counted = [(path, kind, str(times)) for path, kind, times in calls(model, example_inputs)]
+        counted = [(path, kind, str(times)) for path, kind, times in count_module_calls(model, example_inputs)]
         found = replace(found, used=[*found.used, *counted])
     for line in [*map(str, violations), *found.lines()] or ["nothing looks wrong"]:
         print(line)
     if save_results or out_dir is not None:
-        write_text(folder(out_dir or ".") / RESULT, found.text())
+        write_text(ensure_folder(out_dir or ".") / RESULT_FILE, found.text())
     return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, suggest_nearest
 from ..graph import ir
 from ..targets import GENERIC
 
@@ -30,10 +30,10 @@ _FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
 _BITS = {"QInt4": 4, "QInt8": 8, "QUInt8": 8, "QInt16": 16}
 _CALIBRATORS = {"MinMax": "max", "Entropy": "kl", "Percentile": "percentile"}
 #: Extra options that ask for what is done here anyway.
-_ALWAYS = {"WeightSymmetric": True, "DedicatedQDQPair": False}
-_ACTIVATIONS = {True: "symmetric", False: "asymmetric"}
+_REQUIRED_VALUES = {"WeightSymmetric": True, "DedicatedQDQPair": False}
+_ACTIVATION_SYMMETRY = {True: "symmetric", False: "asymmetric"}
 #: What our messages say -> what the caller's arguments are called.
-_THEIRS = (
+_ERROR_TRANSLATIONS = (
     ("weight_scales channel", "per_channel = True"),
     ("activations asymmetric", "activation_type = QUInt8, or ActivationSymmetric = False,"),
     ("weight_bits ", "weight_type of bits "),
@@ -81,69 +81,73 @@ def quantize_static(
     raises.
     """
     from ..api import quantize
-    from ..flow import need_data, need_scales
+    from ..flow import require_calibrated_scales, require_data
 
-    to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
-    _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
-    _refuse(use_external_data_format, "use_external_data_format", "one file is written")
+    to = "thinker" if quant_format is None else _map_enum("quant_format", quant_format, _FORMATS)
+    _reject_argument(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
+    _reject_argument(use_external_data_format, "use_external_data_format", "one file is written")
     if calibration_providers not in (None, ["CPUExecutionProvider"]):
         raise ConfigError(f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave it out")
     model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
     what = "quantize_static calibrates a float model: give calibration_data_reader"
-    need_data(what, model, calibration_data_reader, settings.get("plan"))
-    left_out = _left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-    chosen = {**_types(activation_type, weight_type, per_channel), **_options(extra_options or {}), **settings}
+    require_data(what, model, calibration_data_reader, settings.get("plan"))
+    left_out = _nodes_to_skip(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
+    chosen = {
+        **_map_types(activation_type, weight_type, per_channel),
+        **_map_extra_options(extra_options or {}),
+        **settings,
+    }
     chosen |= {"skip": [*settings.get("skip", ()), *left_out]}
-    chosen |= {"calibrator": _one("calibrate_method", calibrate_method, _CALIBRATORS)}
-    with _in_their_words():
+    chosen |= {"calibrator": _map_enum("calibrate_method", calibrate_method, _CALIBRATORS)}
+    with _translate_errors():
         result = quantize(model, calibration_data_reader, **chosen)
-    need_scales(what, model, result.plan)
+    require_calibrated_scales(what, model, result.plan)
     result.save(model_output, to=to)
     return result
 
 
-def _one(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours:
+def _map_enum(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours:
     """Return our word for a member of an enum, or its name; ConfigError where there is none."""
-    name = _called(value)
+    name = _enum_name(value)
     if name not in known:
         raise ConfigError(f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}")
     return known[name]
 
 
-def _called(value: object) -> str:
+def _enum_name(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-def _types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
+def _map_types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
     """Return the settings for what activations and weights are held in, on the default platform."""
     return {
         "platform": GENERIC.name,
-        "bits": _one("activation_type", activation, _BITS),
-        "weight_bits": _one("weight_type", weight, _BITS),
+        "bits": _map_enum("activation_type", activation, _BITS),
+        "weight_bits": _map_enum("weight_type", weight, _BITS),
         "weight_scales": "channel" if per_channel else None,
-        "activations": "asymmetric" if _called(activation) == "QUInt8" else None,
+        "activations": "asymmetric" if _enum_name(activation) == "QUInt8" else None,
     }
 
 
 @contextlib.contextmanager
-def _in_their_words() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Inside, a ConfigError names the caller's arguments in place of our settings."""
     try:
         yield
     except ConfigError as error:
         message = str(error)
-        for ours, theirs in _THEIRS:
+        for ours, theirs in _ERROR_TRANSLATIONS:
             message = re.sub(rf"(?<![\w-]){re.escape(ours)}", theirs, message)
         raise ConfigError(message) from error
 
 
-def _refuse(asked: bool, argument: str, why: str) -> None:
+def _reject_argument(asked: bool, argument: str, why: str) -> None:
     if asked:
         raise ConfigError(f"{argument} = True: {why}; leave it out")
 
 
-def _left_out(
-    model: ir.Graph, kinds: Sequence[str] | None, only: Sequence[str] | None, excluded: Sequence[str] | None
+def _nodes_to_skip(
+    model: ir.Model, kinds: Sequence[str] | None, only: Sequence[str] | None, excluded: Sequence[str] | None
 ) -> list[str]:
     """Return the names of nodes that stay in float; ConfigError for one that the model does not have."""
     names = {str(node.name): node.op_type for node in model.graph}
@@ -151,7 +155,7 @@ def _left_out(
         for name in wanted or ():
             if name not in names:
                 raise ConfigError(
-                    f"{argument}: the model has no node '{name}'{nearest(name, names)}; "
+                    f"{argument}: the model has no node '{name}'{suggest_nearest(name, names)}; "
                     "a viewer such as Netron shows the names"
                 )
     return [
@@ -161,17 +165,17 @@ def _left_out(
     ]
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _map_extra_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for onnxruntime's extra options; ConfigError for one that has no counterpart."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "CalibPercentile":
             found["percentile"] = float(value)
         elif name == "ActivationSymmetric":
-            found["activations"] = _ACTIVATIONS[bool(value)]
-        elif name not in _ALWAYS or value != _ALWAYS[name]:
+            found["activations"] = _ACTIVATION_SYMMETRY[bool(value)]
+        elif name not in _REQUIRED_VALUES or value != _REQUIRED_VALUES[name]:
             known = ", ".join(
-                ["CalibPercentile", "ActivationSymmetric", *(f"{key}={held}" for key, held in _ALWAYS.items())]
+                ["CalibPercentile", "ActivationSymmetric", *(f"{key}={held}" for key, held in _REQUIRED_VALUES.items())]
             )
             raise ConfigError(f"extra_options: {name} = {value} has no counterpart here; known are {known}")
     return found

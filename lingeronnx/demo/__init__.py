@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import api
-from ..files import making
+from ..files import created_folder
 from ..targets import DEFAULT
 
 __all__ = ["Demo", "demo"]
@@ -50,7 +50,7 @@ def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> 
     evaluation = api.evaluate(session, str(test), metric="top1", baseline=model, progress=progress)
     shown = api.simulate(session, str(test), taps=["input"], limit=_SHOWN)
     output = folder / f"{model.stem}_quant.onnx"
-    with making(folder):
+    with created_folder(folder):
         result.save(output)
     classes = shown.arrays["logits"].argmax(axis=1)
     seconds = time.perf_counter() - start

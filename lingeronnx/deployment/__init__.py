@@ -6,7 +6,7 @@
 Must not know: commands, torch.
 """
 
-from .board import Deployment, check_folder, deploy
 from .comparison import Cause, TensorDifference, Verification, verify
+from .deploy import Deployment, check_folder, deploy
 
 __all__ = ["Cause", "Deployment", "TensorDifference", "Verification", "check_folder", "deploy", "verify"]

@@ -11,23 +11,23 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from ..graph import ir
-from ..run.parts import Part
+from ..run.program_parts import ProgramPart
 
-__all__ = ["Canonical", "canonical", "firsts"]
+__all__ = ["CanonicalPart", "canonicalize_part", "find_equal_parts"]
 
 
-class Canonical:
+class CanonicalPart:
     """A part's bytes under canonical names, and its own names in the same order."""
 
     def __init__(self, content: bytes, names: Sequence[str]) -> None:
         self.content, self.names = content, tuple(names)
 
 
-def canonical(part: Part) -> Canonical | None:
+def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
     """Return the canonical form; None for a part with subgraphs, or with inputs whose sizes are not told."""
     model = ir.to_proto(part.graph)
     graph = model.graph
-    if not all(_sized(value) for value in graph.input):
+    if not all(_has_known_sizes(value) for value in graph.input):
         return None
     if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
         return None
@@ -51,21 +51,21 @@ def canonical(part: Part) -> Canonical | None:
     for ours, theirs in ((made.graph.input, graph.input), (made.graph.output, graph.output)):
         for value in theirs:
             ours.add(name=names[value.name]).type.CopyFrom(value.type)
-    return Canonical(bytes([part.chip]) + made.SerializeToString(deterministic=True), list(order))
+    return CanonicalPart(bytes([part.chip]) + made.SerializeToString(deterministic=True), list(order))
 
 
-def _sized(value: onnx.ValueInfoProto) -> bool:
+def _has_known_sizes(value: onnx.ValueInfoProto) -> bool:
     """Whether each size of a tensor is a number, or has a name, which is the same number in all of a graph."""
     kind = value.type.tensor_type
     return kind.HasField("shape") and all(dim.HasField("dim_value") or dim.dim_param for dim in kind.shape.dim)
 
 
-def firsts(parts: Sequence[Part]) -> dict[str, tuple[str, Mapping[str, str]]]:
+def find_equal_parts(parts: Sequence[ProgramPart]) -> dict[str, tuple[str, Mapping[str, str]]]:
     """Return for each part, by name, the first one that is equal to it, and {its own tensor: that one's}."""
-    known: dict[bytes, tuple[str, Canonical]] = {}
+    known: dict[bytes, tuple[str, CanonicalPart]] = {}
     found: dict[str, tuple[str, Mapping[str, str]]] = {}
     for part in parts:
-        form = canonical(part)
+        form = canonicalize_part(part)
         if form is None:
             found[part.name] = (part.name, {})
             continue

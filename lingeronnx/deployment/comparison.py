@@ -1,8 +1,8 @@
 """Comparing what a device computed with the simulator: the first tensor and element that differ, and why they might.
 
 Tensors are compared in graph order. All that the first bad one is computed from agreed, or was not shown: so the fault
-lies between, and the suspects (`suspects`) are computed from the right integers. One that gives exactly the device's
-integers explains them; where there is none, only the pattern of the differences is told.
+lies between, and the suspects (`iterate_hypotheses`) are computed from the right integers. One that gives exactly the
+device's integers explains them; where there is none, only the pattern of the differences is told.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, words_of
+from ..errors import ConfigError, DataError, split_words
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
-from ..run.parts import parts_of
-from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
-from .host_dumps import HostDump, host_dumps, limited, limits_beside
-from .layer import LayerNodes, layer_of
-from .patterns import pattern
-from .simulated import Graph, SampleRun, read_graph, runs
-from .suspects import Suspect, suspects
+from ..run.program_parts import split_into_parts
+from .difference_patterns import describe_patterns
+from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_bytes, truncate_name
+from .fault_hypotheses import FaultHypothesis, iterate_hypotheses
+from .host_dumps import HostDump, match_host_dumps, read_manifest_tolerances, widen_tolerance
+from .layer_subgraph import LayerSubgraph, extract_layer
+from .simulation import SampleRun, SimulatedGraph, read_integer_graph, run_samples
 
 __all__ = ["Cause", "TensorDifference", "Verification", "verify"]
 
-_CAUSES = 3
-_TRIED = 4000  # suspects of a layer of many nodes
+_MAX_CAUSES = 3
+_MAX_SUSPECTS = 4000  # suspects of a layer of many nodes
 
 
 @dataclass(frozen=True)
@@ -129,35 +129,38 @@ def verify(
     given = [item for item in (dump, log, output) if item is not None]
     if len(given) != 1:
         raise ConfigError("give one of --device-dump, --device-log and --device-output")
-    graph = read_graph(model)
-    found = runs(graph, data, max(sample - 1, 0), sample + 2, state)
+    graph = read_integer_graph(model)
+    found = run_samples(graph, data, max(sample - 1, 0), sample + 2, state)
     if sample not in found:
         raise DataError(f"--sample {sample}: the data hold no such sample; they count from 0")
     ours = found[sample]
-    dumped, notes = _read(graph, ours, dump, log, given[0])
-    pairs, unknown, more = _matched(graph, ours, dumped)
-    hosts = {one.tensor: limited(graph, ours, one) for one in host_dumps(graph, ours, unknown, limits_beside(model))}
+    dumped, notes = _read_device_data(graph, ours, dump, log, given[0])
+    pairs, unknown, more = _match_tensors(graph, ours, dumped)
+    hosts = {
+        one.tensor: widen_tolerance(graph, ours, one)
+        for one in match_host_dumps(graph, ours, unknown, read_manifest_tolerances(model))
+    }
     strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
         raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")
     wrong = [name for name, one in hosts.items() if one.off.any()]
     wrong += [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
-    different, first = _ordered(graph, wrong), None
+    different, first = _sort_by_graph_order(graph, wrong), None
     if different and different[0] in hosts:
-        first = _of_host(graph, hosts[different[0]])
+        first = _describe_host_difference(graph, hosts[different[0]])
     elif different:
-        first = _explained(graph, ours, _others(found, sample), different[0], pairs)
-        first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
-    unseen = _unseen(graph, ours, pairs)
+        first = _explain_difference(graph, ours, _get_neighboring_samples(found, sample), different[0], pairs)
+        first = replace(first, causes=(*first.causes, *_find_packer_causes(graph, first.nodes, packer_args)))
+    unseen = _find_missing_tensors(graph, ours, pairs)
     return Verification(not different, (*pairs, *hosts), different, first, tuple(strange), unseen, (*notes, *more))
 
 
 _Path = str | os.PathLike[str]
 
 
-def _read(
-    graph: Graph, ours: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
-) -> tuple[list[Dumped], list[str]]:
+def _read_device_data(
+    graph: SimulatedGraph, ours: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
+) -> tuple[list[DumpedTensor], list[str]]:
     if dump is not None:
         return read_folder(Path(dump)), []
     if log is not None:
@@ -169,21 +172,21 @@ def _read(
     return read_outputs(Path(output), outputs), []
 
 
-def _matched(
-    graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]
-) -> tuple[dict[str, Dumped], list[Dumped], list[str]]:
+def _match_tensors(
+    graph: SimulatedGraph, ours: SampleRun, dumped: Sequence[DumpedTensor]
+) -> tuple[dict[str, DumpedTensor], list[DumpedTensor], list[str]]:
     """Return what was shown of which tensor, in graph order; what is shown that the chip has not; notes."""
     known: dict[str, list[str]] = {}
     for name in ours.integers:
         if name in graph.operators:
-            known.setdefault(short(graph.device[name]), []).append(name)
+            known.setdefault(truncate_name(graph.device[name]), []).append(name)
         if name in graph.entries:  # the graph input's own name survives its Quant
-            known.setdefault(short(graph.device[graph.entries[name]]), []).append(name)
-    pairs: dict[str, Dumped] = {}
-    unknown: list[Dumped] = []
+            known.setdefault(truncate_name(graph.device[graph.entries[name]]), []).append(name)
+    pairs: dict[str, DumpedTensor] = {}
+    unknown: list[DumpedTensor] = []
     notes: list[str] = []
     for shown in dumped:
-        names = known.get(short(shown.name), [])
+        names = known.get(truncate_name(shown.name), [])
         fitting = [n for n in names if shown.dims is None or shown.dims == ours.integers[n].shape] or names
         if not fitting:
             unknown.append(shown)
@@ -195,24 +198,24 @@ def _matched(
     return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
 
 
-def _others(found: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
+def _get_neighboring_samples(found: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
     labels = {sample - 1: "sample before", sample + 1: "sample after"}
     return {label: found[number] for number, label in labels.items() if number in found}
 
 
-def _unseen(graph: Graph, ours: SampleRun, pairs: Mapping[str, Dumped]) -> tuple[str, ...]:
+def _find_missing_tensors(graph: SimulatedGraph, ours: SampleRun, pairs: Mapping[str, DumpedTensor]) -> tuple[str, ...]:
     hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     return tuple(n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden)
 
 
-def _ordered(graph: Graph, names: Sequence[str]) -> tuple[str, ...]:
+def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[str, ...]:
     """Return `names` in the order in which the graph computes them, what it computes not first; each once."""
     made = [name for node in graph.proto.graph.node for name in node.output]
     place = {name: index for index, name in enumerate(made)}
     return tuple(sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1)))
 
 
-def _of_host(graph: Graph, one: HostDump) -> TensorDifference:
+def _describe_host_difference(graph: SimulatedGraph, one: HostDump) -> TensorDifference:
     node = next((n for n in graph.proto.graph.node if one.tensor in n.output), None)
     place: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
     remarks = [f"the program has {len(one.shown.data or b'')} bytes, ours are {one.want.nbytes}"]
@@ -242,8 +245,12 @@ def _of_host(graph: Graph, one: HostDump) -> TensorDifference:
     )
 
 
-def _explained(
-    graph: Graph, ours: SampleRun, others: Mapping[str, SampleRun], tensor: str, pairs: Mapping[str, Dumped]
+def _explain_difference(
+    graph: SimulatedGraph,
+    ours: SampleRun,
+    others: Mapping[str, SampleRun],
+    tensor: str,
+    pairs: Mapping[str, DumpedTensor],
 ) -> TensorDifference:
     shown, want = pairs[tensor], ours.integers[tensor]
     agreed = {n: ours.integers[n] for n, s in pairs.items() if s.equals(ours.integers[n])}
@@ -252,7 +259,7 @@ def _explained(
         for n in (*graph.entries, *(v.name for v in graph.proto.graph.input))
         if n in ours.integers and n != tensor
     }
-    layer = layer_of(graph, tensor, {**entries, **agreed})
+    layer = extract_layer(graph, tensor, {**entries, **agreed})
     node = next(n for n in graph.proto.graph.node if tensor in n.output)
     values = shown.elements(want.dtype)
     remarks = []
@@ -261,8 +268,8 @@ def _explained(
     have = values.reshape(want.shape) if values is not None and values.size == want.size else None
     if values is not None and have is None:
         remarks.append(f"the device has {values.size} elements, ours {want.size}")
-    causes = _causes(graph, layer, tensor, ours, others, shown, have)
-    place = _place(want, have) if have is not None else _words(shown, want)
+    causes = _find_causes(graph, layer, tensor, ours, others, shown, have)
+    place = _locate_first_difference(want, have) if have is not None else _locate_by_checksum_words(shown, want)
     nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
     return TensorDifference(
         tensor,
@@ -277,41 +284,41 @@ def _explained(
     )
 
 
-def _causes(
-    graph: Graph,
-    layer: LayerNodes | None,
+def _find_causes(
+    graph: SimulatedGraph,
+    layer: LayerSubgraph | None,
     tensor: str,
     ours: SampleRun,
     others: Mapping[str, SampleRun],
-    shown: Dumped,
+    shown: DumpedTensor,
     have: np.ndarray | None,
 ) -> list[Cause]:
-    found: list[Suspect] = []
-    tried = suspects(graph, layer, tensor, ours, others, have)
+    found: list[FaultHypothesis] = []
+    tried = iterate_hypotheses(graph, layer, tensor, ours, others, have)
     want = ours.integers[tensor]
-    for suspect in islice(tried, _TRIED):
+    for suspect in islice(tried, _MAX_SUSPECTS):
         if shown.equals(suspect.array.astype(want.dtype)) and suspect.kind not in {s.kind for s in found}:
             found.append(suspect)
-            if len(found) == _CAUSES:
+            if len(found) == _MAX_CAUSES:
                 break
     causes = [Cause(s.kind, s.text, True) for s in found]
     if not causes and have is not None:
         recurrent = want.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
-        causes = [Cause(kind, text, False) for kind, text in pattern(want, have, recurrent)]
+        causes = [Cause(kind, text, False) for kind, text in describe_patterns(want, have, recurrent)]
     return causes
 
 
-def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
+def _find_packer_causes(graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
     if not graph.target.packs:
         return []
-    words = None if packer_args is None else words_of(packer_args)
-    parts = parts_of(graph.session.model, graph.target).chip
+    words = None if packer_args is None else split_words(packer_args)
+    parts = split_into_parts(graph.session.model, graph.target).chip
     found = [f for part in parts for f in part.under(words).verdict.findings]
     return [Cause("packer", str(f), False) for f in found if f.node in nodes or f.level == "plan"]
 
 
-def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
+def _locate_first_difference(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
     off = np.flatnonzero(want.reshape(-1) != have.reshape(-1))
     index = np.unravel_index(int(off[0]), want.shape)
     gap = np.abs(have.astype(np.int64) - want.astype(np.int64))
@@ -324,10 +331,10 @@ def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _words(shown: Dumped, want: np.ndarray) -> dict[str, Any]:
+def _locate_by_checksum_words(shown: DumpedTensor, want: np.ndarray) -> dict[str, Any]:
     """Return the first element that differs as far as the three words of a checksum's line tell."""
     nothing: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
-    data = raw(want)
+    data = to_raw_bytes(want)
     if shown.words is None or len(data) < 4:
         return nothing
     for start, word in zip((0, len(data) // 2, len(data) - 4), shown.words, strict=True):

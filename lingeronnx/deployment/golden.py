@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from ..run.dump import write_npz
-from .dumps import dump_name, dump_text, raw
+from .dumps import format_dump, make_dump_name, to_raw_bytes
 from .ports import Port, Ports
-from .simulated import SampleRun
+from .simulation import SampleRun
 
 __all__ = ["write_golden"]
 
@@ -42,17 +42,17 @@ def write_golden(
         (place / "data").mkdir(parents=True)
         for word, side in (("input", ports.inputs), ("output", ports.outputs)):
             for index, port in enumerate(side):
-                (place / f"{word}{index}.bin").write_bytes(raw(_array(run, port)))
+                (place / f"{word}{index}.bin").write_bytes(to_raw_bytes(_get_array(run, port)))
         write_npz(
             place / "input.npz",
-            {named.get(port.name, port.name): np.ascontiguousarray(_array(run, port)) for port in ports.inputs},
+            {named.get(port.name, port.name): np.ascontiguousarray(_get_array(run, port)) for port in ports.inputs},
         )
         for name, array in run.integers.items():
             if name in computed:
-                (place / "data" / dump_name(named.get(name, name), array.shape)).write_text(
-                    dump_text(array), encoding="ascii"
+                (place / "data" / make_dump_name(named.get(name, name), array.shape)).write_text(
+                    format_dump(array), encoding="ascii"
                 )
 
 
-def _array(run: SampleRun, port: Port) -> np.ndarray:
+def _get_array(run: SampleRun, port: Port) -> np.ndarray:
     return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]

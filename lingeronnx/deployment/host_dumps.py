@@ -15,21 +15,28 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import DEPLOYED
-from ..run.in_parts import PartRun
-from ..run.parts import parts_of
-from .dumps import HOST_TOLERANCE, Dumped, gap, range_of
-from .rounding import host_limits
-from .simulated import Graph, SampleRun
+from ..files import DEPLOYMENT_VERSION
+from ..run.parts_runner import PartRun
+from ..run.program_parts import split_into_parts
+from .dumps import HOST_TOLERANCE, DumpedTensor, absolute_difference, max_magnitude
+from .host_tolerances import compute_host_tolerances
+from .simulation import SampleRun, SimulatedGraph
 
-__all__ = ["LIMITS", "HostDump", "host_dumps", "host_port", "limited", "limits_beside"]
+__all__ = [
+    "HOST_LIMITS_KEY",
+    "HostDump",
+    "match_host_dumps",
+    "make_host_port_prefix",
+    "widen_tolerance",
+    "read_manifest_tolerances",
+]
 
 #: The manifest's entry of how far off floats of host parts may be: {tensor: in its own unit}.
-LIMITS = "host_limits"
+HOST_LIMITS_KEY = "host_limits"
 _PORT = re.compile(r"(?P<part>host\d+)_(?P<end>in|out)(?P<index>\d+)_")
 
 
-def host_port(part: str, end: str, index: int) -> str:
+def make_host_port_prefix(part: str, end: str, index: int) -> str:
     """Return what the name of a dump of a host part's port begins with. end : "in" or "out"."""
     return f"{part}_{end}{index}_"
 
@@ -42,7 +49,7 @@ class HostDump:
     """
 
     tensor: str
-    shown: Dumped
+    shown: DumpedTensor
     have: np.ndarray | None
     want: np.ndarray
     within: float
@@ -54,29 +61,38 @@ class HostDump:
             return np.ones(self.want.shape, bool)
         if self.want.dtype.kind != "f":
             return np.asarray(self.have != self.want)
-        return np.asarray(gap(self.have, self.want) > self.within)
+        return np.asarray(absolute_difference(self.have, self.want) > self.within)
 
 
-def limits_beside(model: object) -> dict[str, float]:
-    """Return what the manifest beside the file `model` tells under `LIMITS`; {} for a model in memory, or elsewhere."""
+def read_manifest_tolerances(model: object) -> dict[str, float]:
+    """Return what the manifest beside the file `model` tells under `HOST_LIMITS_KEY`.
+
+    {} for a model in memory, or elsewhere.
+    """
     if not isinstance(model, str | os.PathLike):
         return {}
     try:
         body = json.loads(Path(model).with_name("manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # no folder of `deploy`
-    found = body.get("program", {}).get(LIMITS, {}) if isinstance(body, dict) and DEPLOYED.key in body else {}
+    found = (
+        body.get("program", {}).get(HOST_LIMITS_KEY, {})
+        if isinstance(body, dict) and DEPLOYMENT_VERSION.key in body
+        else {}
+    )
     return dict(found)
 
 
-def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped], limits: Mapping[str, float]) -> list[HostDump]:
+def match_host_dumps(
+    graph: SimulatedGraph, ours: SampleRun, dumped: Sequence[DumpedTensor], limits: Mapping[str, float]
+) -> list[HostDump]:
     """Return those of `dumped` that are of host parts of `graph`, each tensor once, in no order.
 
     limits : by the device's names, how far off a float may be, if that is more than `HOST_TOLERANCE` of its range in
     this sample.
     """
     ports = [(shown, match) for shown in dumped if (match := _PORT.match(shown.name)) and shown.data is not None]
-    parts = {part.name: part for part in parts_of(graph.session.model, graph.target).host} if ports else {}
+    parts = {part.name: part for part in split_into_parts(graph.session.model, graph.target).host} if ports else {}
     known = {**ours.feeds, **ours.floats, **ours.integers}
     found: dict[str, HostDump] = {}
     for shown, match in ports:
@@ -86,19 +102,19 @@ def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped], limits: 
             want, data = np.asarray(known[name]), shown.data or b""
             right = len(data) == want.nbytes
             have = np.frombuffer(data, want.dtype.newbyteorder("<")).reshape(want.shape) if right else None
-            far = HOST_TOLERANCE * range_of([want]) if want.dtype.kind == "f" else 0.0
+            far = HOST_TOLERANCE * max_magnitude([want]) if want.dtype.kind == "f" else 0.0
             found[name] = HostDump(name, shown, have, want, max(far, limits.get(graph.device[name], 0.0)))
     return list(found.values())
 
 
-def limited(graph: Graph, ours: SampleRun, one: HostDump) -> HostDump:
+def widen_tolerance(graph: SimulatedGraph, ours: SampleRun, one: HostDump) -> HostDump:
     """Return a dump that is off with the limit that `rounding` finds for its tensor."""
     if one.have is None or not one.off.any():
         return one
     known = {**ours.feeds, **ours.floats, **ours.integers}
-    for part in parts_of(graph.session.model, graph.target).host:
+    for part in split_into_parts(graph.session.model, graph.target).host:
         if one.tensor in part.outputs and all(name in known for name in (*part.inputs, *part.outputs)):
             read, made = ({name: np.asarray(known[name]) for name in side} for side in (part.inputs, part.outputs))
-            limit = host_limits(part, [PartRun(part, read, made, ())]).get(one.tensor, HOST_TOLERANCE)
-            return replace(one, within=max(one.within, limit * range_of([one.want])))
+            limit = compute_host_tolerances(part, [PartRun(part, read, made, ())]).get(one.tensor, HOST_TOLERANCE)
+            return replace(one, within=max(one.within, limit * max_magnitude([one.want])))
     return one

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConstraintError
-from ..formats import DEQUANT, QUANT, integer_format
+from ..formats import DEQUANT, QUANT, find_integer_op
 from ..graph import ir
-from .moves import moved_from
-from .simulated import SampleRun
+from .simulation import SampleRun
+from .value_tracing import trace_moved_value
 
-__all__ = ["FedBackState", "Port", "Ports", "ports_of"]
+__all__ = ["Port", "Ports", "StateFeedback", "make_ports"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class FedBackState:
+class StateFeedback:
     """An output that is fed back into an input from call to call, by their places among the chip's ports.
 
     shift : bits to the left from the output's integers to the input's.
@@ -60,43 +60,43 @@ class Ports:
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    states: tuple[FedBackState, ...]
+    states: tuple[StateFeedback, ...]
     on_host: Mapping[str, str]
 
 
-def ports_of(whole: ir.Graph, chip: ir.Graph, run: SampleRun, state: Mapping[str, str]) -> Ports:
+def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state: Mapping[str, str]) -> Ports:
     """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
 
     state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
     Raises ConstraintError for a scale that is no power of two.
     """
-    values = {str(v.name): v for v in ir.values(whole)}
+    values = {str(v.name): v for v in ir.iter_values(whole)}
     inputs = []
     for value in chip.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
-        tensor = ir.written_name(quants[0]) if quants else str(value.name)
-        inputs.append(_port(str(value.name), tensor, run))
+        tensor = ir.output_name(quants[0]) if quants else str(value.name)
+        inputs.append(_make_port(str(value.name), tensor, run))
     outputs = []
     for value in chip.graph.outputs:
         node = ir.producer(values.get(str(value.name)))  # the chip's form may hold its integers by another name
-        form = None if node is None else integer_format(node)
-        behind = ir.read_name(node) if node is not None and form is DEQUANT else str(value.name)
-        outputs.append(_port(str(value.name), behind, run))
+        form = None if node is None else find_integer_op(node)
+        behind = ir.input_name(node) if node is not None and form is DEQUANT else str(value.name)
+        outputs.append(_make_port(str(value.name), behind, run))
     shapes = run.shapes
-    ins = [str(moved_from(values[port.name], shapes).name) for port in inputs]
+    ins = [str(trace_moved_value(values[port.name], shapes).name) for port in inputs]
     outs = [port.name for port in outputs]
     pairs, on_host = [], {}
     for output, target in state.items():
-        source = output if output in outs else str(moved_from(values[output], shapes).name)
+        source = output if output in outs else str(trace_moved_value(values[output], shapes).name)
         if source in outs and target in ins:
             one, two = outs.index(source), ins.index(target)
-            pairs.append(FedBackState(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
+            pairs.append(StateFeedback(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
         else:
             on_host[output] = target
     return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
 
 
-def _port(name: str, tensor: str, run: SampleRun) -> Port:
+def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
     array = run.integers[tensor] if tensor in run.integers else run.floats[tensor]
     scale = run.scales.get(tensor)
     shift = None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..targets import CallTime, GraphCost
-from .c.guide import guide
-from .c.program import BoardProgram, ChipPart
-from .header import identifier
-from .markdown import literal, shape_text
+from ..targets import CallLatency, GraphCost
+from .c_program.guide import make_program_guide
+from .c_program.program import BoardProgram, ChipPart
+from .header import make_c_identifier
+from .markdown import escape_markdown, format_shape
 from .ports import Port, Ports
 
-__all__ = ["readme"]
+__all__ = ["make_readme"]
 
 
-def readme(
+def make_readme(
     name: str,
     platform: str,
     command: str,
@@ -23,7 +23,7 @@ def readme(
     weights: int,
     costs: Mapping[str, GraphCost | None],
     notes: Sequence[str],
-    time: CallTime,
+    time: CallLatency,
     program: BoardProgram | None = None,
 ) -> str:
     """Return the text.
@@ -31,12 +31,12 @@ def readme(
     sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part. time : of a call.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
-    lines += [f"Note: {literal(note)}." for note in notes] + [""] * bool(notes)
+    lines += [f"Note: {escape_markdown(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
-    lines += ["", *(guide(program, sizes) if program is not None else ())]
-    lines += _ends(ports, costs, program)
-    lines += _time(time)
-    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_costs(costs), ""]
+    lines += ["", *(make_program_guide(program, sizes) if program is not None else ())]
+    lines += _iterate_io_sections(ports, costs, program)
+    lines += _iterate_latency_section(time)
+    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_iterate_costs(costs), ""]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
     golden = [size for file, size in sizes.items() if file.startswith("golden/")]
@@ -61,7 +61,7 @@ def _steps(
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(
         f"Quantize each input as `{name}.h` says, run `{name}.pkg`, take the outputs back by their shifts. The macros "
-        f"begin with `{identifier(name).upper()}_`."
+        f"begin with `{make_c_identifier(name).upper()}_`."
     )
     if tail in sizes:
         steps.append(f"On the host, run `{tail}` on what the chip wrote.")
@@ -75,7 +75,9 @@ def _steps(
     yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
-def _ends(ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None) -> Iterator[str]:
+def _iterate_io_sections(
+    ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None
+) -> Iterator[str]:
     """Yield what the chip reads and writes, of each package where there are several."""
     if program is not None and len(program.chip) > 1:
         for part in program.packages:
@@ -90,47 +92,47 @@ def _table(ports: Ports | ChipPart) -> Iterator[str]:
     yield "|---|---|---|---|---:|---|"
     for word, side in (("input", ports.inputs), ("output", ports.outputs)):
         for number, port in enumerate(side):
-            name, shape = literal(port.name), shape_text(port.shape)
-            yield f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | {_scale(port)} |"
+            name, shape = escape_markdown(port.name), format_shape(port.shape)
+            yield f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | {_format_scale(port)} |"
 
 
-def _scale(port: Port) -> str:
+def _format_scale(port: Port) -> str:
     return "as it is" if port.shift is None else f"2^{port.shift}"
 
 
 def _states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
-        source, target = (literal(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
+        source, target = (escape_markdown(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
         yield (
             f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
             f"2^{state.shift}; zeros at first."
         )
     for source, target in ports.on_host.items():
-        yield f"State: {literal(source)} -> {literal(target)}, through the host's part; zeros at first."
+        yield f"State: {escape_markdown(source)} -> {escape_markdown(target)}, through the host's part; zeros at first."
     if ports.states or ports.on_host:
         yield ""
 
 
-def _time(time: CallTime) -> Iterator[str]:
+def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
     told = [line[0].upper() + line[1:] for line in time.lines()]
     if told:
-        yield from ("## Time on the chip", "", *(f"{literal(line)}." for line in told), "")
+        yield from ("## Time on the chip", "", *(f"{escape_markdown(line)}." for line in told), "")
     if time.latency is None:
         return
     yield from ("| layer | operator | cycles | at most | waits for constants |", "|---|---|---:|---:|---:|")
-    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total)[:_LAYERS]
+    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total)[:_MAX_LISTED_LAYERS]
     for layer in heaviest:
         cells = f"{layer.total:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
-        yield f"| {literal(layer.node or layer.name)} | {layer.operator} | {cells} |"
+        yield f"| {escape_markdown(layer.node or layer.name)} | {layer.operator} | {cells} |"
     left = len(time.latency.layers) - len(heaviest)
     yield from (["", f"{left} lighter layers are left out."] if left else [])
     yield ""
 
 
-_LAYERS = 12  # that the README lists
+_MAX_LISTED_LAYERS = 12  # that the README lists
 
 
-def _costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
+def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
     for name, cost in costs.items():
         if cost is not None:
             yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.text()}."

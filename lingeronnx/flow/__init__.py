@@ -8,53 +8,68 @@
     report/     the integer graph compared with the float model, reported, written
     trials/     other ends, widths, scales and methods, kept where the evidence is for them
 
-Between the plan and the end the weights may be changed: `refined` does for `quantize`, training does for `tuning`. No
-stage changes what it is given. Each folder imports from those above it. `partition` (which nodes become integer) and
-`lower` (the integer graph of a plan) serve all of them. Must not know: commands, torch.
+Between the plan and the end the weights may be changed: `refine_weights` does for `quantize`, training does for
+`tuning`. No stage changes what it is given. Each folder imports from those above it. `partition` (which nodes become
+integer) and `lower` (the integer graph of a plan) serve all of them. Must not know: commands, torch.
 """
 
-from .methods import Methods
-from .planning import Observed, Planned, assign_scales, observe_model, plan_for, refined, take_over
-from .prepare import Prepared, need_data, need_scales, normalised, prepare, synthetic
-from .report import Compared, QuantizedModel, Written, compared, complete, measured
+from .methods import RefinementOptions
+from .planning import (
+    CalibrationResult,
+    PlannedModel,
+    apply_external_plan,
+    assign_scales,
+    calibrate_model,
+    plan_model,
+    refine_weights,
+)
+from .prepare import (
+    PreparedModel,
+    generate_synthetic_inputs,
+    normalize_model,
+    prepare_model,
+    require_calibrated_scales,
+    require_data,
+)
+from .report import Candidate, QuantizedModel, WrittenFiles, build_candidate, build_quantized_model, measure_accuracy
 from .trials import (
-    better_of,
-    with_best_effort,
-    with_best_ends,
-    with_cells,
-    with_chip_parts,
-    with_finer_noisiest,
-    with_finer_scales,
-    without_losing_stages,
+    choose_import_or_requantize,
+    drop_harmful_stages,
+    offload_rejected_layers,
+    place_required_host_nodes,
+    try_best_effort,
+    try_finer_granularity,
+    try_finer_noisy_scales,
+    try_host_offload,
 )
 
 __all__ = [
-    "Compared",
-    "Methods",
-    "Observed",
-    "Planned",
-    "Prepared",
-    "better_of",
+    "Candidate",
+    "RefinementOptions",
+    "CalibrationResult",
+    "PlannedModel",
+    "PreparedModel",
+    "choose_import_or_requantize",
     "QuantizedModel",
-    "Written",
+    "WrittenFiles",
     "assign_scales",
-    "compared",
-    "complete",
-    "measured",
-    "need_data",
-    "need_scales",
-    "normalised",
-    "observe_model",
-    "plan_for",
-    "prepare",
-    "refined",
-    "synthetic",
-    "take_over",
-    "with_best_effort",
-    "with_best_ends",
-    "with_cells",
-    "with_chip_parts",
-    "with_finer_noisiest",
-    "with_finer_scales",
-    "without_losing_stages",
+    "build_candidate",
+    "build_quantized_model",
+    "measure_accuracy",
+    "require_data",
+    "require_calibrated_scales",
+    "normalize_model",
+    "calibrate_model",
+    "plan_model",
+    "prepare_model",
+    "refine_weights",
+    "generate_synthetic_inputs",
+    "apply_external_plan",
+    "try_best_effort",
+    "try_host_offload",
+    "place_required_host_nodes",
+    "offload_rejected_layers",
+    "try_finer_noisy_scales",
+    "try_finer_granularity",
+    "drop_harmful_stages",
 ]

@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from ..formats import CLIP
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops.functions.activation import bounds, can_be_composed
-from ..ops.macs import macs
-from ..plan.power_of_two import power_below
+from ..ops.functions.activation import can_compose_clip, get_clip_bounds
+from ..ops.macs import count_macs
+from ..plan.power_of_two import floor_power_of_two
 from ..targets import Target
-from .partition import Partition, partition
+from .partition import Partition, partition_graph
 
 __all__ = [
-    "SCALED_BY_HOST",
+    "HOST_SCALING_REASON",
     "FactorGroup",
     "FactorSets",
-    "clips_without_scale",
-    "factor_groups",
-    "partition_with_clips",
-    "pin_borders",
-    "saturated",
+    "find_unsupported_clips",
+    "group_tensors_by_factor",
+    "partition_with_clip_fallback",
+    "pin_boundary_tensors",
+    "find_saturating_clips",
 ]
 
-#: Why a Mul that `host_scale` put in stays in float.
-SCALED_BY_HOST = "it scales the tensor into the range of exponents that the chip holds"
+#: Why a Mul that `host_scaling` put in stays in float.
+HOST_SCALING_REASON = "it scales the tensor into the range of exponents that the chip holds"
 
 
 class FactorSets(DisjointSets):
@@ -53,7 +53,7 @@ class FactorSets(DisjointSets):
         return not any(name in self.pinned for name in tensors)
 
 
-def pin_borders(groups: FactorSets, parts: Partition) -> None:
+def pin_boundary_tensors(groups: FactorSets, parts: Partition) -> None:
     """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
 
     What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
@@ -62,13 +62,13 @@ def pin_borders(groups: FactorSets, parts: Partition) -> None:
     for value in (*graph.inputs, *graph.outputs):
         groups.pin(str(value.name))
     for node in graph:
-        if parts.floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
+        if parts.floats.get(str(node.name), HOST_SCALING_REASON) != HOST_SCALING_REASON:
             for read in (*node.inputs, *node.outputs):
                 if read is not None and read.name:
                     groups.pin(str(read.name))
-        elif node.op_type == "Linear" and len(ir.source(node, 1).uses()) > 1:
-            groups.pin(ir.read_name(node))
-            groups.pin(ir.written_name(node))
+        elif node.op_type == "Linear" and len(ir.require_input(node, 1).uses()) > 1:
+            groups.pin(ir.input_name(node))
+            groups.pin(ir.output_name(node))
 
 
 @dataclass
@@ -80,13 +80,13 @@ class FactorGroup:
     fixed: float | None
 
 
-def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
+def group_tensors_by_factor(parts: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
     sets = FactorSets()
-    pin_borders(sets, parts)
+    pin_boundary_tensors(sets, parts)
     needs: dict[str, tuple[float, str]] = {}
     for node, op in parts.nodes:
-        tensors = [ir.read_name(node, i) for i in op.data(node)]
+        tensors = [ir.input_name(node, i) for i in op.data(node)]
         tensors += [str(node.outputs[i].name) for i in op.results(node)]
         for name in tensors:
             sets.find(name)
@@ -95,10 +95,10 @@ def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[Fac
             elif op.scaling.factor == "fixed":
                 sets.pin(name)
         if op.format is CLIP and not target.runs(CLIP.name):
-            limits = bounds(node)
+            limits = get_clip_bounds(node)
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
-            needs[tensors[-1]] = (ratio / power_below(ratio), str(node.name))
+            needs[tensors[-1]] = (ratio / floor_power_of_two(ratio), str(node.name))
     groups = {
         key: FactorGroup(tensors, not (free := sets.free(tensors)), None if free else 1.0)
         for key, tensors in sets.members().items()
@@ -113,15 +113,15 @@ def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[Fac
     return list(groups.values()), unmet
 
 
-def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
-    """Return the `partition` of `model` in which Clips that no chip runs stay in float, too."""
-    parts = partition(model, target, skip)
-    while unmet := clips_without_scale(parts, target, bits):
-        parts = partition(model, target, {**parts.floats, **unmet})
+def partition_with_clip_fallback(model: ir.Model, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
+    """Return the `partition_graph` of `model` in which Clips that no chip runs stay in float, too."""
+    parts = partition_graph(model, target, skip)
+    while unmet := find_unsupported_clips(parts, target, bits):
+        parts = partition_graph(model, target, {**parts.floats, **unmet})
     return parts
 
 
-def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
+def find_unsupported_clips(parts: Partition, target: Target, bits: int) -> dict[str, str]:
     """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, and that are not composed.
 
     Four operators are worth it between two layers on the chip only.
@@ -130,26 +130,28 @@ def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str
         f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
         "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
     )
-    _, unmet = factor_groups(parts, target, bits)
+    _, unmet = group_tensors_by_factor(parts, target, bits)
     if not unmet:
         return {}
-    able = {str(node.name) for node, _ in parts.nodes if can_be_composed(node, target)} if bits <= 8 else set[str]()
+    able = {str(node.name) for node, _ in parts.nodes if can_compose_clip(node, target)} if bits <= 8 else set[str]()
     return dict.fromkeys((name for name in unmet if name not in able & _between_layers(parts)), reason)
 
 
-def saturated(parts: Partition, target: Target, bits: int) -> set[str]:
+def find_saturating_clips(parts: Partition, target: Target, bits: int) -> set[str]:
     """Return the Clip nodes that a scale stands in for, if `target` has no Clip."""
     clips = {str(node.name) for node, op in parts.nodes if op.format is CLIP and not target.runs(CLIP.name)}
-    return clips - set(factor_groups(parts, target, bits)[1])
+    return clips - set(group_tensors_by_factor(parts, target, bits)[1])
 
 
 def _between_layers(parts: Partition) -> set[str]:
     """Return the integer nodes that a layer stands before, and one behind, with integers all the way."""
     fed, leads = set[int](), set[int]()
     for node, _ in parts.nodes:
-        if macs(node) or any(id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None):
+        if count_macs(node) or any(
+            id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None
+        ):
             fed.add(id(node))
     for node, _ in reversed(parts.nodes):
-        if macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
+        if count_macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
             leads.add(id(node))
     return {str(node.name) for node, _ in parts.nodes if id(node) in fed & leads}

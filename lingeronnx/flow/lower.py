@@ -1,35 +1,35 @@
 """Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format, and the way back.
 
-The integer graph's attributes carry every scale: `plan_of` reads the plan back from them. Which float tensor an integer
-one holds is returned by `lower`, and read off a file by `borders`; a name says nothing.
+The integer graph's attributes carry every scale: `extract_plan` reads the plan back from them. Which float tensor an
+integer one holds is returned by `lower`, and read off a file by `borders`; a name says nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..emit import Lowered, Lowering
 from ..errors import ConfigError, ModelError
-from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
+from ..formats import REQUANT, find_integer_op, is_quantized_domain, read_attributes
 from ..graph import ir
-from ..graph.attributes import number
+from ..graph.attributes import get_number
+from ..lowering import LoweringContext, LoweringResult
 from ..plan import Affine, Plan, Transform
-from ..plan.synthetic import is_synthetic
-from ..run.borders import float_names
-from ..run.origin import made_with
+from ..plan.synthetic_calibration import is_synthetic
+from ..run.float_names import map_to_float_names
+from ..run.provenance import load_quantize_settings
 from ..targets import DEFAULT, Target
 from .partition import Partition
 
-__all__ = ["check_zero_points", "lower", "plan_of"]
+__all__ = ["check_zero_points", "extract_plan", "lower"]
 
 
-def lower(parts: Partition, plan: Plan, target: Target) -> Lowered:
+def lower(parts: Partition, plan: Plan, target: Target) -> LoweringResult:
     """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
 
     Raises ModelError when the plan lacks a tensor, ConfigError for a zero point that an operator does not take.
     """
     check_zero_points(plan, parts, target)
-    return Lowering(parts.graph, plan, target, parts.ops).run()
+    return LoweringContext(parts.graph, plan, target, parts.ops).run()
 
 
 def check_zero_points(plan: Plan, parts: Partition, target: Target) -> None:
@@ -46,39 +46,39 @@ def check_zero_points(plan: Plan, parts: Partition, target: Target) -> None:
             )
 
 
-def plan_of(graph: ir.Graph) -> Plan:
+def extract_plan(graph: ir.Model) -> Plan:
     """Read the plan back from an integer graph: its attributes are the only truth."""
     tensors: dict[str, Affine] = {}
     known: dict[str, Affine] = {}
-    names = float_names(graph)
+    names = map_to_float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", DEFAULT.name)
     for node in graph.graph:
-        form = integer_format(node)
+        form = find_integer_op(node)
         if form is None or not (
             is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in known)
         ):
             continue
-        attrs = attributes(form, node)
+        attrs = read_attributes(form, node)
         source = node.inputs[0]
         before = known.get(str(source.name)) if source is not None else None
         written = form.out_scale(attrs, [before])
         if written is not None:
-            name = ir.written_name(node)
+            name = ir.output_name(node)
             q = known[name] = written.changed(bits=form.bits(attrs) or (8 if before is None else before.bits))
             if form is not REQUANT:
                 tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
-                tensors[ir.read_name(node, index)] = form.held_weight(attrs, node, key)
-        operand = ir.const(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
+                tensors[ir.input_name(node, index)] = form.held_weight(attrs, node, key)
+        operand = ir.const_value(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
         if operand is not None:
-            tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
-    stored_transforms = ir.noted(graph, "lingeronnx.transforms")
+            tensors[ir.input_name(node, 1)] = Affine(get_number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
+    stored_transforms = ir.read_json_metadata(graph, "lingeronnx.transforms")
     try:
-        transforms = {name: Transform(tuple(_factors(entry))) for name, entry in stored_transforms.items()}
+        transforms = {name: Transform(tuple(_parse_factors(entry))) for name, entry in stored_transforms.items()}
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ModelError("the metadata 'lingeronnx.transforms' are not as they were written; quantize again") from error
-    floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
+    floats = {str(n.name): "float in the file" for n in graph.graph if find_integer_op(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
     return Plan(
         platform=chip,
@@ -87,10 +87,10 @@ def plan_of(graph: ir.Graph) -> Plan:
         transforms=transforms,
         floats=floats,
         synthetic=is_synthetic(graph),
-        settings=made_with(graph),
+        settings=load_quantize_settings(graph),
     )
 
 
-def _factors(entry: list[Any]) -> list[float]:
+def _parse_factors(entry: list[Any]) -> list[float]:
     """Return the factors of a transform; older files have a list of them and an offset of 0."""
     return entry[0] if isinstance(entry[0], list) else entry

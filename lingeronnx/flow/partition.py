@@ -11,14 +11,14 @@ import numpy as np
 from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops import Op, float_op, parameter_values
-from ..ops.macs import macs
-from ..run.runners import leading_to, reads
+from ..ops import Op, find_lowering_rule, get_weight_values
+from ..ops.macs import count_macs
+from ..run.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
-__all__ = ["Partition", "partition"]
+__all__ = ["Partition", "partition_graph"]
 
-_WRITTEN_AXES = 3  # of a layer's output on a chip
+_MAX_OUTPUT_RANK = 3  # of a layer's output on a chip
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Partition:
     Weights of the graph may change under it, and nodes that stay in float may be added (`with_floats`).
     """
 
-    graph: ir.Graph
+    graph: ir.Model
     ops: Mapping[str, Op]
     floats: Mapping[str, str]
 
     @classmethod
-    def of(cls, graph: ir.Graph, floats: Mapping[str, str], target: Target) -> Partition:
+    def of(cls, graph: ir.Model, floats: Mapping[str, str], target: Target) -> Partition:
         """Return the partition of `graph` for `target` in which `floats` stay; ConstraintError where more have to."""
         ops = {}
         for node in graph.graph:
             if str(node.name) not in floats:
-                op, reason = float_op(node, target)
+                op, reason = find_lowering_rule(node, target)
                 if op is None:
                     raise ConstraintError(f"node {node.name} cannot be quantized: {reason}")
                 ops[str(node.name)] = op
@@ -62,7 +62,7 @@ class Partition:
         names: dict[str, None] = {}
         for node, op in self.nodes:
             for index in op.data(node):
-                names[ir.read_name(node, index)] = None
+                names[ir.input_name(node, index)] = None
             names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.results(node)))
         return tuple(names)
 
@@ -71,7 +71,7 @@ class Partition:
         by_tensor: dict[str, str] = {}
         for node, op in self.nodes:
             if not op.takes_zero_points(node, target):
-                names = [ir.read_name(node, index) for index in op.data(node)]
+                names = [ir.input_name(node, index) for index in op.data(node)]
                 names += [str(node.outputs[index].name) for index in op.results(node)]
                 by_tensor.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
         return by_tensor
@@ -82,11 +82,11 @@ class Partition:
         A chip writes up to three axes, and more by a Reshape, which only moves bytes.
         """
         return frozenset(
-            ir.written_name(node)
+            ir.output_name(node)
             for node, op in self.nodes
             if op.wide
             and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
-            and (target.linear is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
+            and (target.linear is None or len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK)
         )
 
     def between_parts(self, target: Target) -> list[str]:
@@ -97,8 +97,8 @@ class Partition:
             readers = [id(use.node) for value in node.outputs for use in value.uses()]
             if id(node) in self.inside or not leads.isdisjoint(readers):
                 leads.add(id(node))
-            if id(node) in self.inside and not leads.isdisjoint(readers) and ir.written_name(node) in able:
-                found.append(ir.written_name(node))
+            if id(node) in self.inside and not leads.isdisjoint(readers) and ir.output_name(node) in able:
+                found.append(ir.output_name(node))
         return found
 
     def fine_inputs(self, target: Target) -> dict[str, int]:
@@ -108,12 +108,12 @@ class Partition:
             reader = ir.sole_consumer(node.outputs[0])
             after = None if reader is None else self.ops.get(str(reader.name))
             fine = None if after is None else after.scaling.min_exponent(target)
-            fits = op.wide and len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES
+            fits = op.wide and len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
             if fits and fine is not None and target.curve_bits:
-                exponents[ir.written_name(node)] = fine
+                exponents[ir.output_name(node)] = fine
         return exponents
 
-    def on(self, copy: ir.Graph) -> Partition:
+    def on(self, copy: ir.Model) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)
 
@@ -122,21 +122,21 @@ class Partition:
         return [
             str(node.name)
             for node, op in self.nodes
-            if any(ir.read_name(node, index) in tensors for index in op.data(node))
+            if any(ir.input_name(node, index) in tensors for index in op.data(node))
             or any(str(node.outputs[index].name) in tensors for index in op.results(node))
         ]
 
     def without(self, more: Mapping[str, str]) -> Partition:
         """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
-        rest = _without(self, more)
-        return _without(rest, _islands(rest))
+        rest = _move_to_float(self, more)
+        return _move_to_float(rest, _find_idle_islands(rest))
 
     def with_floats(self, more: Mapping[str, str]) -> Partition:
         """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
         return replace(self, floats={**self.floats, **more})
 
 
-def partition(model: ir.Graph, target: Target, skip: Mapping[str, str]) -> Partition:
+def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) -> Partition:
     """Return what of the normalised `model` becomes integer on `target`.
 
     skip : nodes the caller leaves out, with the reason.
@@ -145,23 +145,23 @@ def partition(model: ir.Graph, target: Target, skip: Mapping[str, str]) -> Parti
     for node in model.graph:
         name = str(node.name)
         if name not in floats:
-            reason = _why_float(node, target)
+            reason = _float_reason(node, target)
             if reason is not None:
                 floats[name] = reason
     whole = Partition.of(model, floats, target)
-    heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
-    rest = _without(whole, heads)
-    return _without(rest, _islands(rest))
+    heads = dict.fromkeys(_find_trailing_heads(whole), "it ends the network, where floats cost nothing")
+    rest = _move_to_float(whole, heads)
+    return _move_to_float(rest, _find_idle_islands(rest))
 
 
-def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
+def _move_to_float(parts: Partition, more: Mapping[str, str]) -> Partition:
     """Return `parts` with some more nodes in float."""
     ops = {name: op for name, op in parts.ops.items() if name not in more}
     return Partition(parts.graph, ops, {**parts.floats, **more})
 
 
-def _why_float(node: ir.Node, target: Target) -> str | None:
-    op, reason = float_op(node, target)
+def _float_reason(node: ir.Node, target: Target) -> str | None:
+    op, reason = find_lowering_rule(node, target)
     if op is None:
         return reason
     for index in op.data(node):
@@ -169,12 +169,12 @@ def _why_float(node: ir.Node, target: Target) -> str | None:
         if value is None or value.dtype is None or value.dtype.name != "FLOAT":
             kind = "absent" if value is None else getattr(value.dtype, "name", "of unknown type")
             return f"its input is {kind}, not float32"
-        if ir.const(value) is not None:
+        if ir.const_value(value) is not None:
             return "its input is a constant"
         if ir.has_folded_batch(value):
             return "its input has samples and something else on one axis"
     for value in (*(node.inputs[index] for index in op.data(node)), *node.outputs):
-        shape = () if value is None else ir.shape(value) or ()
+        shape = () if value is None else ir.get_shape(value) or ()
         if value is not None and 0 in shape:
             return f"'{value.name}' has no elements"
         if op.reshapes and target.single_sample and shape and shape[0] not in (None, 1):
@@ -182,7 +182,7 @@ def _why_float(node: ir.Node, target: Target) -> str | None:
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "its output has samples and something else on one axis"
     for index in op.parameters(node):
-        values = parameter_values(node, index)
+        values = get_weight_values(node, index)
         if values is not None and not np.isfinite(values).all():
             return "its weight holds NaN or infinity"
     broken = op.violations(node, target)
@@ -193,7 +193,7 @@ def _why_float(node: ir.Node, target: Target) -> str | None:
     return None
 
 
-def _heads(parts: Partition) -> list[str]:
+def _find_trailing_heads(parts: Partition) -> list[str]:
     """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
     tail: set[int] = set()
     heads = []
@@ -206,7 +206,7 @@ def _heads(parts: Partition) -> list[str]:
     return heads
 
 
-def _islands(parts: Partition) -> dict[str, str]:
+def _find_idle_islands(parts: Partition) -> dict[str, str]:
     """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
 
     They hang together and only move data. Or they are computed from what the host computed from integers, and no layer
@@ -215,15 +215,15 @@ def _islands(parts: Partition) -> dict[str, str]:
     sets = DisjointSets()
     for node, op in parts.nodes:
         own = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
-        for value in (*(ir.source(node, i) for i in op.data(node)), *own):
+        for value in (*(ir.require_input(node, i) for i in op.data(node)), *own):
             sets.join(f"node {node.name}", f"tensor {value.name}")
     home = {str(node.name): sets.find(f"node {node.name}") for node, _ in parts.nodes}
     busy = {home[str(node.name)] for node, op in parts.nodes if not op.moves}
-    layers = [node for node, _ in parts.nodes if macs(node)]
-    held = [node for node, _ in parts.nodes if any(ir.const(value) is not None for value in node.inputs)]
+    layers = [node for node, _ in parts.nodes if count_macs(node)]
+    held = [node for node, _ in parts.nodes if any(ir.const_value(value) is not None for value in node.inputs)]
     working = {home[str(node.name)] for node in (*layers, *held)}
-    from_host, results = _behind_floats(parts), [str(value.name) for node in layers for value in node.outputs]
-    before_layers = {str(node.name) for node in leading_to(parts.graph.graph, results)}
+    from_host, results = _nodes_after_host(parts), [str(value.name) for node in layers for value in node.outputs]
+    before_layers = {str(node.name) for node in find_ancestors(parts.graph.graph, results)}
     fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
     why = {}
     for name, region in home.items():
@@ -236,12 +236,12 @@ def _islands(parts: Partition) -> dict[str, str]:
     return why
 
 
-def _behind_floats(parts: Partition) -> set[str]:
+def _nodes_after_host(parts: Partition) -> set[str]:
     """Return the nodes that are computed from what the host computes from integers."""
     integers, host = set[str](), set[str]()
     for node in parts.graph.graph:
         name = str(node.name)
-        before = {str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None}
+        before = {str(maker.name) for value in iter_read_values(node) if (maker := ir.producer(value)) is not None}
         if name in parts.ops or before & integers:
             integers.add(name)
         if before & host or any(maker in integers and maker not in parts.ops for maker in before):

@@ -18,18 +18,32 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.attributes import Attribute, Attributes, integer, number, scales
+from ..graph.attributes import Attributes, AttributeValue, get_int, get_number, get_scales
 from ..plan import Affine, PerAxis, PerTensor
 from ..targets.arithmetic import Arithmetic
-from ._bound import ALL_OUT, QUANT_MODES, Bound
-from .inference import Signature
-from .real import Reals
+from ._kernel_info import QUANT_MODES, ZEROING_SHIFT, KernelInfo
+from .float_model import FloatNodeBuilder
+from .shape_inference import Signature
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "affine", "attributes", "held_at",
-           "other_zero", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
+__all__ = [
+    "ZEROING_SHIFT",
+    "QUANT_MODES",
+    "ATTRIBUTE_RENAMES",
+    "Attr",
+    "KernelInfo",
+    "Format",
+    "UnaryIntegerOp",
+    "make_qparams",
+    "read_attributes",
+    "qparams_from_attributes",
+    "find_nonzero_zero_point",
+    "rename_dim_to_axis",
+    "make_zero_point_spec",
+    "make_zero_point_attributes",
+]
 
 #: Attribute names of later dialects -> the names used here.
-RENAMED: Mapping[str, str] = MappingProxyType(
+ATTRIBUTE_RENAMES: Mapping[str, str] = MappingProxyType(
     {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
 )
 
@@ -51,28 +65,28 @@ class Attr:
         return self.default is _REQUIRED
 
 
-def zero_attribute(key: str) -> Attr:
+def make_zero_point_spec(key: str) -> Attr:
     """Return the attribute with the zero point of what `scale_<key>` is the scale of; absent it is 0."""
     return Attr(f"zero_point_{key}", "i", 0)
 
 
-def zero_points(**held: Affine | None) -> dict[str, int]:
-    """Return the attributes of `zero_attribute` for tensors held so; none for a zero point of 0."""
+def make_zero_point_attributes(**held: Affine | None) -> dict[str, int]:
+    """Return the attributes of `make_zero_point_spec` for tensors held so; none for a zero point of 0."""
     return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
 
 
-def other_zero(attrs: Attributes) -> str | None:
+def find_nonzero_zero_point(attrs: Attributes) -> str | None:
     """Return the first of a node's attributes that hold a zero point other than 0, None where there is none."""
     return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
 
 
-def held_at(attrs: Attributes, key: str) -> Affine:
+def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
     """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
-    bits = integer(attrs, "o_bits" if key == "o" else "data_bits", 8)
-    return affine(number(attrs, f"scale_{key}"), bits, integer(attrs, f"zero_point_{key}", 0))
+    bits = get_int(attrs, "o_bits" if key == "o" else "data_bits", 8)
+    return make_qparams(get_number(attrs, f"scale_{key}"), bits, get_int(attrs, f"zero_point_{key}", 0))
 
 
-def affine(scale: float, bits: int, zero_point: int) -> Affine:
+def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
     """Return how attributes of a node say that a tensor is held; ModelError where no integers are held so."""
     try:
         return Affine(scale, bits, zero_point=zero_point)
@@ -80,9 +94,9 @@ def affine(scale: float, bits: int, zero_point: int) -> Affine:
         raise ModelError(f"attributes of a node say how integers are held: {error}") from error
 
 
-def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
+def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
     """Return the attributes of an integer node by current names with defaults; ModelError for a missing one."""
-    stated = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
+    stated = {ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes}
     for spec in form.attributes:
         if spec.name not in stated:
             if spec.required:
@@ -90,9 +104,9 @@ def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
             stated[spec.name] = spec.default
         value = stated[spec.name]
         if spec.name.startswith("scale_") and value is not None:
-            _check_scale(form, node, spec.name, scales(stated, spec.name))
+            _check_scale(form, node, spec.name, get_scales(stated, spec.name))
     for name, value in stated.items():  # of any dialect
-        if name.endswith("_bits") and value is not None and not 2 <= integer(stated, name) <= 32:
+        if name.endswith("_bits") and value is not None and not 2 <= get_int(stated, name) <= 32:
             raise ModelError(f"{node.op_type} {node.name}: {name} = {value}; it must be 2 to 32")
     return stated
 
@@ -166,8 +180,8 @@ class Format:
         """Whether limits can be judged: all inputs that a node needs have known sizes, and lists are lists."""
         told = ["x:any"] if self.signature is None else self.signature.inputs.split()
         count = max(sum(not text.endswith(("?", "*")) for text in told), 1)
-        sized = len(node.inputs) >= count and all(ir.shape(value) is not None for value in node.inputs[:count])
-        lists = (ir.attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
+        sized = len(node.inputs) >= count and all(ir.get_shape(value) is not None for value in node.inputs[:count])
+        lists = (ir.get_attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
         return sized and all(value is None or isinstance(value, Sequence) for value in lists)
 
     def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
@@ -181,41 +195,43 @@ class Format:
         """Return the indices of the inputs that the simulator's kernel reads."""
         return [0]
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the simulator kernel that computes a node; ModelError for a node that cannot be computed."""
         raise NotImplementedError(self.name)
 
     def bits(self, attrs: Attributes) -> int | None:
         """Return the width of what is written, None where it is that of input 0."""
-        return None if attrs.get(self.width) is None else integer(attrs, self.width)
+        return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
-        return held_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
+        return (
+            qparams_from_attributes(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
+        )
 
-    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """Return the scale of every output, the same for all by default."""
         return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
 
-    def reals(self, bound: Bound) -> list[int]:
+    def reals(self, bound: KernelInfo) -> list[int]:
         """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
         return []
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
-        return {} if attrs.get("scale_x") is None else {0: held_at(attrs, "x")}
+        return {} if attrs.get("scale_x") is None else {0: qparams_from_attributes(attrs, "x")}
 
     def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
-        scale = scales(attrs, key)
+        scale = get_scales(attrs, key)
         if isinstance(scale, list) and len(scale) == 1:  # of the one channel, or damage that binding the node names
             scale = scale[0]
         along = PerAxis(self.channel_axis or 0) if isinstance(scale, list) else PerTensor()
-        return Affine(scale, integer(attrs, "parameter_bits", 8), along)
+        return Affine(scale, get_int(attrs, "parameter_bits", 8), along)
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real values of a node's outputs, in nodes of standard operators that `real` makes.
 
         An operator that moves integers means itself. Raises ModelError where standard operators have no such thing.
@@ -232,13 +248,13 @@ class Format:
         """The operator that it is in dialect v1."""
         return self
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes of dialect v3, under today's names, of a node of dialect v1 with so many inputs."""
         scaled = attrs.get("scale_o") is not None
         widths = {"data_bits": 8, "o_bits": 8 if scaled else None}
         return {**widths, **attrs}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of dialect v1 of a `node` of dialect v3, both under today's names."""
         kept = dict(attrs)
         kept.pop("zero_point", None)
@@ -250,16 +266,16 @@ class Format:
         return None
 
 
-class Unary(Format):
+class UnaryIntegerOp(Format):
     """One tensor in, one out, each with a scale and a width of its own."""
 
-    def scales(self, x: Affine, o: Affine) -> dict[str, Attribute]:
+    def scales(self, x: Affine, o: Affine) -> dict[str, AttributeValue]:
         """Return the attributes of a node that reads `x` and writes `o`."""
         attrs = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
-        return {**attrs, **zero_points(x=x, o=o)}
+        return {**attrs, **make_zero_point_attributes(x=x, o=o)}
 
 
-def with_axis(attrs: Attributes) -> dict[str, Attribute]:
+def rename_dim_to_axis(attrs: Attributes) -> dict[str, AttributeValue]:
     """Return attributes whose axis is called so; older graphs call it dim."""
     renamed = dict(attrs)
     dim = renamed.pop("dim", None)

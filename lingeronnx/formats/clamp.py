@@ -10,8 +10,8 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ._base import Bound, Format
-from .real import Reals
+from ._base import Format, KernelInfo
+from .float_model import FloatNodeBuilder
 
 __all__ = ["FAMILY", "RELU", "CLIP"]
 
@@ -23,7 +23,7 @@ class Relu(Format):
     exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
     domain = ""
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel, which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
@@ -40,7 +40,7 @@ class Clip(Format):
     domain = ""
     zero_points = True
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel; absent bounds are the type's."""
         from simulator.kernels import Clip as Kernel
 
@@ -50,7 +50,7 @@ class Clip(Format):
             (1 << 31) - 1 if high is None else int(high.reshape(())),
         )
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """The bounds in real numbers."""
         bounds = [
             real.constant(np.float32(real.number(int(real.bound.consts[index].reshape(())))), what)

@@ -20,42 +20,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.kernel import Kernel, PlainKernel, Spec, require
+from simulator.kernel import Kernel, NumpyKernel, TensorSpec, require
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.attributes import Attribute, Attributes, integer, integers, number, scales
-from ..plan import LARGEST_FACTOR, Affine, PerGroup, in_groups
+from ..graph.attributes import Attributes, AttributeValue, get_int, get_ints, get_number, get_scales
+from ..plan import MAX_GROUP_FACTOR, Affine, PerGroup, make_grouped_qparams
 from ..targets.arithmetic import Arithmetic, LayerArithmetic
-from . import inference as rules
-from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
-from .inference import Signature
-from .real import Reals
+from . import shape_inference as rules
+from ._base import Attr, Format, KernelInfo, make_zero_point_attributes, make_zero_point_spec, qparams_from_attributes
+from .float_model import FloatNodeBuilder
+from .shape_inference import Signature
 
 __all__ = ["BATCH_NORM2D", "CONV1D", "CONV2D", "CONV_TRANSPOSE2D", "FAMILY", "LINEAR"]
 
-WEIGHT = (
+WEIGHT_ATTRIBUTES = (
     Attr("data_bits", "i", 8),
     Attr("parameter_bits", "i", 8),
     Attr("o_bits", "i", None),
     Attr("scale_x", "f", unit="counts per unit"),
     Attr("scale_w", "f", unit="counts per unit"),
     Attr("scale_o", "f", None, unit="counts per unit"),
-    zero_attribute("x"),
-    zero_attribute("o"),
+    make_zero_point_spec("x"),
+    make_zero_point_spec("o"),
 )
 
 
-def sum_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
+def accumulator_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
     """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
 
     repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
     """
-    x, w = number(attrs, "scale_x"), scales(attrs, "scale_w")
+    x, w = get_number(attrs, "scale_x"), get_scales(attrs, "scale_w")
     return tuple(x * scale for scale in w) * repeats if isinstance(w, list) else x * w
 
 
-class WeightFormat(Format):
+class WeightedIntegerOp(Format):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
     kind: type[Arithmetic] = LayerArithmetic
@@ -63,21 +63,21 @@ class WeightFormat(Format):
     leaves = True
     zero_points = True
 
-    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
-        attrs: dict[str, Attribute] = {
+        attrs: dict[str, AttributeValue] = {
             "data_bits": x.bits,
             "parameter_bits": w.bits,
             "scale_x": x.scale,
             "scale_w": w.attribute,
         }
-        attrs |= zero_points(x=x, o=o)
+        attrs |= make_zero_point_attributes(x=x, o=o)
         return attrs if o is None else {**attrs, "o_bits": o.bits, "scale_o": o.scale}
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and weight."""
-        scales = {0: held_at(attrs, "x")}
-        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: held_at(attrs, "w")}
+        scales = {0: qparams_from_attributes(attrs, "x")}
+        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: qparams_from_attributes(attrs, "w")}
 
     def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
@@ -87,7 +87,7 @@ class WeightFormat(Format):
         """Return how a weight is held that has a scale for each group; None for all others."""
         return None
 
-    def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
+    def weights(self, real: FloatNodeBuilder, groups: int = 1, turned: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
 
         groups : how often the channels' scales stand one after another. turned : whether the two axes of the weight
@@ -95,34 +95,40 @@ class WeightFormat(Format):
         """
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
-        bits, view = integer(a, "parameter_bits", 8), np.transpose if turned else None
+        bits, view = get_int(a, "parameter_bits", 8), np.transpose if turned else None
         blocks = self._held_in_groups(a, real.node)
         if blocks is not None:
             weight = real.held_in_groups(1, blocks, turned)
         else:
-            weight = real.held(1, scales(a, "scale_w"), axis, view, bits)
+            weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
         values = [real.input(), weight]
-        return [*values, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else values
+        return [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else values
 
 
-class Conv2d(WeightFormat):
+class Conv2d(WeightedIntegerOp):
     """Two-dimensional convolution, grouped and depthwise included."""
 
     name = "Conv2dInt"
     weight_axes = (4,)
-    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
+    signature = Signature(
+        "x:integer w:weight b:bias?", "result", rules.infer_like_standard("Conv", rules.layer_output_type)
+    )
     v3_name = "QConv2d"
     aliases = ("QConvBN2d",)
     attributes = (
-        Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
-        Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
-    )  # fmt: skip
+        Attr("kernel_shape", "ints", None),
+        Attr("strides", "ints", None),
+        Attr("pads", "ints", None),
+        Attr("dilations", "ints", None),
+        Attr("group", "i", 1),
+        *WEIGHT_ATTRIBUTES,
+    )
 
     def whole(self, node: ir.Node) -> bool:
         """The weight has the axes of a kernel, too."""
-        return super().whole(node) and len(ir.shape(node.inputs[1]) or ()) > 2
+        return super().whole(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the convolution kernel."""
         from simulator.kernels import Conv
 
@@ -132,20 +138,20 @@ class Conv2d(WeightFormat):
             weight,
             bound.bias(2, len(weight)),
             bound.weighted_rescale(len(weight)),
-            strides=tuple(integers(a, "strides", [1] * rank)),
-            pads=tuple(integers(a, "pads", [0] * 2 * rank)),
-            dilations=tuple(integers(a, "dilations", [1] * rank)),
-            group=integer(a, "group"),
+            strides=tuple(get_ints(a, "strides", [1] * rank)),
+            pads=tuple(get_ints(a, "pads", [0] * 2 * rank)),
+            dilations=tuple(get_ints(a, "dilations", [1] * rank)),
+            group=get_int(a, "group"),
             zero=bound.zero("x"),
         )
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the convolution."""
         return [real("Conv", *self.weights(real), **self.window(real))]
 
-    def window(self, real: Reals) -> dict[str, Attribute]:
+    def window(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
         """Return what a convolution is besides its weights."""
-        return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
+        return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
 
 
 CONV2D = Conv2d()
@@ -163,12 +169,14 @@ class Conv1d(Conv2d):
 CONV1D = Conv1d()
 
 
-class ConvTranspose2d(WeightFormat):
+class ConvTranspose2d(WeightedIntegerOp):
     """Transposed convolution in two dimensions."""
 
     name = "ConvTranspose2dInt"
     weight_axes = (3, 4)
-    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
+    signature = Signature(
+        "x:integer w:weight b:bias?", "result", rules.infer_like_standard("ConvTranspose", rules.layer_output_type)
+    )
     v3_name = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
     channel_axis = 1  # channels at the same place of different groups share one
@@ -178,35 +186,35 @@ class ConvTranspose2d(WeightFormat):
         """Return why it is one of lines, which dialect v1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel of the transposed convolution."""
         from simulator.kernels import ConvTranspose
 
         weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
-        channels, group = weight.shape[1], integer(a, "group")
+        channels, group = weight.shape[1], get_int(a, "group")
         return ConvTranspose(
             weight,
             bound.bias(2, channels * group),
             bound.weighted_rescale(channels, group),
-            strides=integers(a, "strides", []) or None,
-            pads=integers(a, "pads", []) or None,
-            dilations=integers(a, "dilations", []) or None,
-            output_padding=integers(a, "output_padding", []) or None,
+            strides=get_ints(a, "strides", []) or None,
+            pads=get_ints(a, "pads", []) or None,
+            dilations=get_ints(a, "dilations", []) or None,
+            output_padding=get_ints(a, "output_padding", []) or None,
             group=group,
             zero=bound.zero("x"),
         )
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the transposed convolution."""
-        kept = {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
-        return [real("ConvTranspose", *self.weights(real, integer(real.attrs, "group")), **kept)]
+        kept = {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
+        return [real("ConvTranspose", *self.weights(real, get_int(real.attrs, "group")), **kept)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
 
 
 @dataclass(frozen=True, eq=False)
-class FloatLinear(PlainKernel):
+class FloatLinear(NumpyKernel):
     """``y = (sum (x - zero)*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
 
     weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
@@ -222,18 +230,18 @@ class FloatLinear(PlainKernel):
     @property
     def products(self) -> np.ndarray:
         """What each weight counts for, [O, I]."""
-        from simulator.kernels import multiplied
+        from simulator.kernels import apply_weight_factors
 
-        return multiplied(self.weight, self.factors)
+        return apply_weight_factors(self.weight, self.factors)
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x [..., I] -> y [..., O]."""
         (x,) = specs
         require(
             x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
             f"weights {list(self.weight.shape)} do not fit {x}",
         )
-        return (Spec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
+        return (TensorSpec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
@@ -241,53 +249,56 @@ class FloatLinear(PlainKernel):
         return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
 
 
-class Linear(WeightFormat):
+class Linear(WeightedIntegerOp):
     """Linear layer with constant weight."""
 
     name = "LinearInt"
     weight_axes = (2,)
-    signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.linear)
+    signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.infer_linear)
     v3_name = "QLinear"
-    attributes = (*WEIGHT, Attr("group_size", "i", None))
+    attributes = (*WEIGHT_ATTRIBUTES, Attr("group_size", "i", None))
     grouped = True
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
-        return None if attrs["scale_o"] is None else held_at(attrs, "o")
+        return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
         from simulator.kernels import Linear as Kernel
 
         weight = bound.constant(1, "int8 int16", "weight")
         bias, zero, factors = bound.bias(2, len(weight)), bound.zero("x"), self._factors(bound, weight)
         if bound.attrs["scale_o"] is None:
-            scale = sum_scale(bound.attrs)
+            scale = accumulator_scale(bound.attrs)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
             return FloatLinear(weight, bias, weight_scale, zero, factors)
         return Kernel(weight, bias, bound.weighted_rescale(len(weight)), zero, factors=factors)
 
-    def _factors(self, bound: Bound, weight: np.ndarray) -> np.ndarray | None:
+    def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
         """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
         factors = bound.constant(3, "uint8", "factors") if 3 in bound.consts else None
-        size = _group_size(bound.where, bound.attrs, weight, factors)
+        size = _read_group_size(bound.where, bound.attrs, weight, factors)
         if size is None or factors is None:
             return None
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
 
-    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
         """As of any layer; with the size of the groups where the weight has a scale for each."""
         size = w.granularity.size if isinstance(w.granularity, PerGroup) else None
         return {**super().scales(x, w, o), **({} if size is None else {"group_size": size})}
 
     def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        weight, factors = ir.const(node.inputs[1]), ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
-        size = _group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
+        weight, factors = (
+            ir.const_value(node.inputs[1]),
+            ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None,
+        )
+        size = _read_group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
         if size is None or factors is None:
             return None
-        return in_groups(scales(attrs, "scale_w"), factors, size, integer(attrs, "parameter_bits", 8))
+        return make_grouped_qparams(get_scales(attrs, "scale_w"), factors, size, get_int(attrs, "parameter_bits", 8))
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
         flat = len(real.bound.source_shapes[0]) == 2
         x, weight, *bias = self.weights(real, turned=not flat)
@@ -297,7 +308,9 @@ class Linear(WeightFormat):
         return [real("Add", product, *bias) if bias else product]
 
 
-def _group_size(where: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None) -> int | None:
+def _read_group_size(
+    where: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None
+) -> int | None:
     """Return of how many weights [O, I] a group consists; None without groups.
 
     factors : uint8 [O, ceil(I / size)], what the groups' counts are multiplied by. ModelError where these, the size and
@@ -307,7 +320,7 @@ def _group_size(where: str, attrs: Attributes, weight: np.ndarray | None, factor
         if factors is not None:
             raise ModelError(f"{where}: it has factors of groups, and no group_size; quantize again")
         return None
-    size, told = integer(attrs, "group_size"), attrs["scale_w"]
+    size, told = get_int(attrs, "group_size"), attrs["scale_w"]
     if factors is None or weight is None or (isinstance(told, Sequence) and len(told) != len(factors)):
         raise ModelError(f"{where}: it has a group_size, and no factors of its rows; quantize again")
     if size < 1 or weight.dtype != np.int8 or not isinstance(told, Sequence):
@@ -319,7 +332,7 @@ def _group_size(where: str, attrs: Attributes, weight: np.ndarray | None, factor
     if factors.shape != wanted or not factors.all():
         raise ModelError(
             f"{where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
-            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {LARGEST_FACTOR}"
+            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {MAX_GROUP_FACTOR}"
         )
     return size
 
@@ -327,42 +340,44 @@ def _group_size(where: str, attrs: Attributes, weight: np.ndarray | None, factor
 LINEAR = Linear()
 
 
-class BatchNorm2d(WeightFormat):
+class BatchNorm2d(WeightedIntegerOp):
     """Batch normalisation that no layer could take up.
 
     Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
     """
 
     name = "BatchNorm2dInt"
-    signature = Signature("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width))
+    signature = Signature(
+        "x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.keep_input_shape(rules.type_of_bits)
+    )
     channel_axis = None  # its weight has one number for a channel
     leaves = False
     v3_name = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
-    attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT)
+    attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT_ATTRIBUTES)
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its input is not an image, or None."""
-        lines = node.op_type == "QBatchNorm1d" and len(ir.shape(node.inputs[0]) or ()) != 4
+        lines = node.op_type == "QBatchNorm1d" and len(ir.get_shape(node.inputs[0]) or ()) != 4
         return "its input does not have four axes" if lines else None
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
         from simulator.kernels import ChannelAffine
 
         weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = bound.rescale(bound.ratio(number(bound.attrs, "scale_x"), number(bound.attrs, "scale_w")))
+        rescale = bound.rescale(bound.ratio(get_number(bound.attrs, "scale_x"), get_number(bound.attrs, "scale_w")))
         bias = bound.bias(2, len(weight))
         return ChannelAffine(
             weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x")
         )
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
-        weight = real.held(1, number(real.attrs, "scale_w"), view=np.ravel)
+        weight = real.held(1, get_number(real.attrs, "scale_w"), view=np.ravel)
         size = real.bound.consts[1].size
         zero, one = (real.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var")))
-        bias = real.held(2, sum_scale(real.attrs), view=np.ravel) if 2 in real.bound.consts else zero
+        bias = real.held(2, accumulator_scale(real.attrs), view=np.ravel) if 2 in real.bound.consts else zero
         return [real("BatchNormalization", real.input(), weight, bias, zero, one, epsilon=0.0)]
 
 

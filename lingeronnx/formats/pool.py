@@ -14,22 +14,29 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.attributes import Attribute, Attributes, integer, integers, number
+from ..graph.attributes import Attributes, AttributeValue, get_int, get_ints, get_number
 from ..plan import Affine
-from ..targets.arithmetic import Average, Divisor
-from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
-from .inference import Signature
-from .real import Reals
+from ..targets.arithmetic import AverageDivisor, AveragePoolArithmetic
+from . import shape_inference as rules
+from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, make_zero_point_spec, qparams_from_attributes
+from .float_model import FloatNodeBuilder
+from .shape_inference import Signature
 
 __all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
 #: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
-_DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
+_LUNA_DIVISION_RULES: dict[AverageDivisor, Literal["venus", "arcs"]] = {
+    AverageDivisor.AREA_IN_A_BYTE: "venus",
+    AverageDivisor.AREA: "arcs",
+}
 
 
-_WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pads", "ints", None),
-           Attr("ceil_mode", "i", 0))  # fmt: skip
+_WINDOW_ATTRIBUTES = (
+    Attr("kernel_shape", "ints"),
+    Attr("strides", "ints", None),
+    Attr("pads", "ints", None),
+    Attr("ceil_mode", "i", 0),
+)
 
 
 class MaxPool(Format):
@@ -39,17 +46,17 @@ class MaxPool(Format):
     exempt = "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows"
     domain = ""
     zero_points = True
-    attributes = (*_WINDOW, Attr("dilations", "ints", None))
+    attributes = (*_WINDOW_ATTRIBUTES, Attr("dilations", "ints", None))
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel for the node's window."""
         from simulator.kernels import MaxPool as Kernel
 
-        a, kernel = bound.attrs, tuple(integers(bound.attrs, "kernel_shape"))
+        a, kernel = bound.attrs, tuple(get_ints(bound.attrs, "kernel_shape"))
         return Kernel(
             kernel,
-            tuple(integers(a, "strides", [1] * len(kernel))),
-            tuple(integers(a, "pads", [0] * 2 * len(kernel))),
+            tuple(get_ints(a, "strides", [1] * len(kernel))),
+            tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
             ceil_mode=bool(a["ceil_mode"]),
         )
 
@@ -57,25 +64,33 @@ class MaxPool(Format):
 MAX_POOL = MaxPool()
 
 
-class AvgPool2d(Unary):
+class AvgPool2d(UnaryIntegerOp):
     """Mean of each window of a map."""
 
     name = "AvgPool2dInt"
-    signature = Signature("x:integer", "integer", rules.like("AveragePool", rules.width))
-    kind = Average
+    signature = Signature("x:integer", "integer", rules.infer_like_standard("AveragePool", rules.type_of_bits))
+    kind = AveragePoolArithmetic
     v3_name = "QAvgPool2d"
     aliases = ("QAvgPool1d",)
     zero_points = True
-    attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
-                  Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
-                  Attr("divisor_override", "i", -1), zero_attribute("x"), zero_attribute("o"))  # fmt: skip
+    attributes = (
+        *_WINDOW_ATTRIBUTES,
+        Attr("data_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f", None),
+        Attr("count_include_pad", "i", 1),
+        Attr("divisor_override", "i", -1),
+        make_zero_point_spec("x"),
+        make_zero_point_spec("o"),
+    )
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes; padding counts as elements of a window."""
         renamed = super().to_v3(attrs, inputs)
         return {"scale_o": renamed["scale_x"], **renamed, "count_include_pad": 1, "divisor_override": -1}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """Padding counts without a word."""
         renamed = super().to_v1(attrs, node)
         return {key: value for key, value in renamed.items() if key not in ("count_include_pad", "divisor_override")}
@@ -84,45 +99,45 @@ class AvgPool2d(Unary):
         """Images, padding that counts, the whole window."""
         if node.op_type == "QAvgPool1d":
             return "of lines"
-        if any(integers(attrs, "pads", [])) and not attrs.get("count_include_pad", 1):
+        if any(get_ints(attrs, "pads", [])) and not attrs.get("count_include_pad", 1):
             return "its padding does not count"
-        divisor = integer(attrs, "divisor_override", -1)
+        divisor = get_int(attrs, "divisor_override", -1)
         return f"it divides by {divisor}" if divisor > 0 else None
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
+        return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel with the platform's division."""
-        from simulator.kernels import AvgPool, centered, luna_average
+        from simulator.kernels import AvgPool, luna_average, subtract_zero_points
 
-        a, kernel = bound.attrs, tuple(integers(bound.attrs, "kernel_shape"))
+        a, kernel = bound.attrs, tuple(get_ints(bound.attrs, "kernel_shape"))
         area = math.prod(kernel)
-        x, o = number(a, "scale_x"), number(a, "scale_o" if a["scale_o"] else "scale_x")
-        divisor = bound.how(Average).divisor
-        if divisor is Divisor.COUNTED:
-            strides, pads = (integers(a, key, []) or None for key in ("strides", "pads"))
-            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), kernel, strides, pads)
-        if divisor is Divisor.ONE_ROUNDING:
+        x, o = get_number(a, "scale_x"), get_number(a, "scale_o" if a["scale_o"] else "scale_x")
+        divisor = bound.how(AveragePoolArithmetic).divisor
+        if divisor is AverageDivisor.COUNTED:
+            strides, pads = (get_ints(a, key, []) or None for key in ("strides", "pads"))
+            return _make_training_mean(bound, bound.exponent("scale_o / scale_x", o / x), kernel, strides, pads)
+        if divisor is AverageDivisor.ONE_ROUNDING:
             rule = bound.rescale(o / (x * area))
         else:
             q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
-            rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
+            rule = luna_average(_LUNA_DIVISION_RULES[divisor], area, q_x, q_o)
         window = (
             kernel,
-            tuple(integers(a, "strides", [1] * len(kernel))),
-            tuple(integers(a, "pads", [0] * 2 * len(kernel))),
+            tuple(get_ints(a, "strides", [1] * len(kernel))),
+            tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
         )
-        return centered(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), bound.zero("x"))
+        return subtract_zero_points(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), bound.zero("x"))
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the average; padding counts unless the row asks the node."""
-        a, told = real.attrs, real.bound.how(Average).divisor is Divisor.COUNTED
-        if told and integer(a, "divisor_override") > 0:
+        a, told = real.attrs, real.bound.how(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED
+        if told and get_int(a, "divisor_override") > 0:
             raise ModelError(f"{real.bound.where}: it divides by {a['divisor_override']}, which AveragePool cannot")
-        kept = {spec.name: a[spec.name] for spec in _WINDOW}
-        padded = integer(a, "count_include_pad") if told else 1
+        kept = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
+        padded = get_int(a, "count_include_pad") if told else 1
         return [real("AveragePool", real.input(), count_include_pad=padded, **kept)]
 
 
@@ -133,8 +148,8 @@ class GlobalAveragePool2d(Format):
     """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGlobalAveragePool2d"
-    signature = Signature("x:integer", "integer", rules.like("GlobalAveragePool", rules.width))
-    kind = Average
+    signature = Signature("x:integer", "integer", rules.infer_like_standard("GlobalAveragePool", rules.type_of_bits))
+    kind = AveragePoolArithmetic
     domain = "linger"
     attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
 
@@ -143,29 +158,29 @@ class GlobalAveragePool2d(Format):
         """An average of a window as large as the map."""
         return AVG_POOL2D
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """The window is the map."""
-        size = [int(n or 0) for n in (ir.shape(node.inputs[0]) or ())[2:]]
+        size = [int(n or 0) for n in (ir.get_shape(node.inputs[0]) or ())[2:]]
         window = {"kernel_shape": size, "strides": [1, 1], "pads": [0] * 4}
         return {**AVG_POOL2D.to_v1(attrs, node), **window, "ceil_mode": 0}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images of known sizes."""
-        shape = ir.shape(node.inputs[0]) or ()
+        shape = ir.get_shape(node.inputs[0]) or ()
         known = len(shape) == 4 and None not in shape[2:]
         return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
+        return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the mean of the whole map."""
-        x = number(bound.attrs, "scale_x")
-        shift = bound.exponent("scale_o / scale_x", number(bound.attrs, "scale_o", x) / x)
-        return _mean(bound, shift, None, None, None)
+        x = get_number(bound.attrs, "scale_x")
+        shift = bound.exponent("scale_o / scale_x", get_number(bound.attrs, "scale_o", x) / x)
+        return _make_training_mean(bound, shift, None, None, None)
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the mean."""
         return [real("GlobalAveragePool", real.input())]
 
@@ -173,8 +188,12 @@ class GlobalAveragePool2d(Format):
 GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
 
 
-def _mean(
-    bound: Bound, shift: int, kernel: Sequence[int] | None, strides: Sequence[int] | None, pads: Sequence[int] | None
+def _make_training_mean(
+    bound: KernelInfo,
+    shift: int,
+    kernel: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    pads: Sequence[int] | None,
 ) -> Kernel:
     """Return what the training side computes."""
     from simulator.kernels import Mean
@@ -185,11 +204,11 @@ def _mean(
         strides,
         pads,
         shift,
-        integer(a, "o_bits", 8),
+        get_int(a, "o_bits", 8),
         bound.rounding,
         ceil_mode=bool(a.get("ceil_mode", 0)),
         padded=bool(a.get("count_include_pad", 1)),
-        divisor=max(integer(a, "divisor_override", -1), 0),
+        divisor=max(get_int(a, "divisor_override", -1), 0),
     )
 
 

@@ -19,14 +19,14 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.attributes import Attribute, Attributes, integer, number
+from ..graph.attributes import Attributes, AttributeValue, get_int, get_number
 from ..plan import Affine
 from ..targets import arithmetic as kinds
-from . import inference as rules
-from . import recurrent_trained
-from ._base import Attr, Bound, Format
-from .inference import Signature
-from .real import Reals
+from . import recurrent_training
+from . import shape_inference as rules
+from ._base import Attr, Format, KernelInfo
+from .float_model import FloatNodeBuilder
+from .shape_inference import Signature
 
 if TYPE_CHECKING:
     pass
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "LSTM", "GRU"]
 
 #: What a layer may be given besides x, in the order of all its forms.
-GIVEN = ("lengths", "h", "c")
+OPTIONAL_INPUTS = ("lengths", "h", "c")
 
 
 _ATTRIBUTES = (
@@ -56,17 +56,15 @@ _ATTRIBUTES = (
 
 #: `state_type` is the element type of the last states where a graph declares another than the integers': a check of
 #: types puts it into its copy.
-_FURTHER = (
+_EXTRA_ATTRIBUTES = (
     *(Attr(name, "f", None) for name in ("scale_c", "dropout")),
     *(Attr(name, "i", None) for name in ("has_hidden", "has_cell", "state_type")),
 )
 
 
-def _weights(node: ir.Node) -> list[int]:
+def _find_weight_inputs(node: ir.Node) -> list[int]:
     """Return the indices of the two weights of an integer node, in any variant."""
-    arrays = {
-        index: ir.written_constant(value) for index, value in enumerate(node.inputs) if index and value is not None
-    }
+    arrays = {index: ir.find_constant(value) for index, value in enumerate(node.inputs) if index and value is not None}
     return [
         index
         for index, a in arrays.items()
@@ -74,50 +72,53 @@ def _weights(node: ir.Node) -> list[int]:
     ]
 
 
-def _both_weights(bound: Bound) -> list[int]:
+def _require_weight_inputs(bound: KernelInfo) -> list[int]:
     """Return the indices of the two weights; ModelError where they are no constants, one behind the other."""
-    weights = _weights(bound.node)
+    weights = _find_weight_inputs(bound.node)
     if len(weights) != 2 or weights[1] != weights[0] + 1:
         raise ModelError(f"{bound.where}: its two weights must be constants")
     return weights
 
 
-def _extras(node: ir.Node) -> dict[str, int]:
+def _optional_input_indices(node: ir.Node) -> dict[str, int]:
     """Return {what: index} of what an integer node is given between x and its weights."""
-    end = (_weights(node) or [len(node.inputs)])[0]
-    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # dialect v3 has no lengths
+    end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
+    keys = OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS  # dialect v3 has no lengths
     return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
 
 
-def places(node: ir.Node) -> dict[str, int]:
-    """Return {what: input index} of all that an integer node has besides x: of `GIVEN`, and the kernel's constants."""
-    first = (_weights(node) or [len(node.inputs)])[0]
+def input_indices(node: ir.Node) -> dict[str, int]:
+    """Return {what: input index} of all that an integer node has besides x.
+
+    Of `OPTIONAL_INPUTS`, and the kernel's constants.
+    """
+    first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     fields = zip(("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False)
-    return {**_extras(node), **dict(fields)}
+    return {**_optional_input_indices(node), **dict(fields)}
 
 
-class Recurrent(Format):
+class RecurrentIntegerOp(Format):
     """What LSTMInt and GRUInt share."""
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
     #: The older variants have lengths and states between x and the weights.
-    signature = Signature("x:integer rest:any*", "any*", rules.recurrent)
-    further = _FURTHER
+    signature = Signature("x:integer rest:any*", "any*", rules.infer_recurrent)
+    further = _EXTRA_ATTRIBUTES
     leaves = True
     between = True
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     kernel_gates: ClassVar[str]  # the simulator's order
     standard: ClassVar[str]
     standard_gates: ClassVar[str]
-    kind: type[kinds.Lstm] | type[kinds.Gru]
+    kind: type[kinds.LstmArithmetic] | type[kinds.GruArithmetic]
     #: What a node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[Mapping[str, int]]
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """What is given stands among the inputs, not in attributes."""
         gone = ("has_hidden", "has_cell", "scale_c")
         return {**{k: v for k, v in super().to_v1(attrs, node).items() if k not in gone}, "dropout": 0.0}
@@ -129,40 +130,47 @@ class Recurrent(Format):
 
     def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
         """The biases behind the two weights, which have two axes where they are found."""
-        biases = (index for key, index in places(node).items() if key.startswith("bias"))
-        return {index: ("bias", ()) for index in biases if len(_weights(node)) == 2}
+        biases = (index for key, index in input_indices(node).items() if key.startswith("bias"))
+        return {index: ("bias", ()) for index in biases if len(_find_weight_inputs(node)) == 2}
 
     def operands(self, node: ir.Node) -> list[int]:
         """The input, lengths and states, but for constants."""
-        return [0, *(index for index in _extras(node).values() if ir.written_constant(node.inputs[index]) is None)]
+        return [
+            0,
+            *(
+                index
+                for index in _optional_input_indices(node).values()
+                if ir.find_constant(node.inputs[index]) is None
+            ),
+        ]
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the sequence."""
         return Affine(self.state_scale(attrs))
 
-    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """The state's, and the training side's cell."""
         if not bound.how(self.kind).trained:
             return super().out_scales(bound, scales)
-        state = Affine(recurrent_trained.state_scale(bound))
-        return [state, state, Affine(recurrent_trained.cell_scale(bound), 16)]
+        state = Affine(recurrent_training.state_scale(bound))
+        return [state, state, Affine(recurrent_training.cell_scale(bound), 16)]
 
-    def reals(self, bound: Bound) -> list[int]:
+    def reals(self, bound: KernelInfo) -> list[int]:
         """To the training side the last states are real numbers, unless the graph declares integers."""
         types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
         return [i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.how(self.kind).trained]
 
     def state_scale(self, attrs: Attributes) -> float:
         """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
-        return number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
+        return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
-    def parts(self, bound: Bound) -> dict[str, Any]:
+    def parts(self, bound: KernelInfo) -> dict[str, Any]:
         """Return what every recurrent kernel takes, found among the inputs of any variant."""
         attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
-        weights = _both_weights(bound)
-        if integer(attrs, "num_layers") != 1:
+        weights = _require_weight_inputs(bound)
+        if get_int(attrs, "num_layers") != 1:
             raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
-        extras = _extras(bound.node)
+        extras = _optional_input_indices(bound.node)
         steps = bound.source_shapes[0][self.time_axis(bound)]
         fixed = {key: bound.consts[index] for key, index in extras.items() if index in bound.consts}
         fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
@@ -180,25 +188,25 @@ class Recurrent(Format):
         )
         return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
 
-    def _kernel_order(self, bound: Bound) -> Callable[[np.ndarray], np.ndarray]:
+    def _kernel_order(self, bound: KernelInfo) -> Callable[[np.ndarray], np.ndarray]:
         """Return what puts the gates of a weight or bias into the order of the kernels."""
         gates = bound.how(self.kind).gates
         order = [gates.index(gate) for gate in self.kernel_gates]
         return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
 
-    def meaning(self, real: Reals) -> list[ir.Value]:
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
         """Return the standard layer; its state goes round in real numbers. The standard has time on axis 0."""
-        a, place_of, first = real.attrs, places(real.node), self.time_axis(real.bound)
+        a, place_of, first = real.attrs, input_indices(real.node), self.time_axis(real.bound)
         gates = real.bound.how(self.kind).gates
         order = [gates.index(gate) for gate in self.standard_gates]
-        w, r = _both_weights(real.bound)
+        w, r = _require_weight_inputs(real.bound)
 
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
 
-        bits, scales = integer(a, "parameter_bits", 8), [number(a, key) for key in ("scale_iw", "scale_hw")]
+        bits, scales = get_int(a, "parameter_bits", 8), [get_number(a, key) for key in ("scale_iw", "scale_hw")]
         weights = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
-        sums = (number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
+        sums = (get_number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
         units = real.bound.consts[r].shape[1]
         halves = [
             ordered(real.bound.consts[index].ravel() / scale)
@@ -223,64 +231,72 @@ class Recurrent(Format):
         inner = [real("Transpose", state, **turn) if state is not None and first else state for state in states]
         x = real("Transpose", real.input(), **turn) if first else real.input()
         outer = real.several(
-            self.standard, x, *weights, bias, lengths, *inner, outputs=1 + len(self.states), hidden_size=units,
-            direction=None if integer(a, "go_forward") else "reverse", **self.standard_attributes(a),
-        )  # fmt: skip
+            self.standard,
+            x,
+            *weights,
+            bias,
+            lengths,
+            *inner,
+            outputs=1 + len(self.states),
+            hidden_size=units,
+            direction=None if get_int(a, "go_forward") else "reverse",
+            **self.standard_attributes(a),
+        )
         sequence = real("Squeeze", outer[0], axes=[1])
         found_out = [sequence, *outer[1:]]
         return [real("Transpose", value, **turn) if first else value for value in found_out][: len(real.node.outputs)]
 
-    def standard_attributes(self, attrs: Attributes) -> dict[str, Attribute]:
+    def standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
         """Return what the standard layer says besides its sizes."""
         return {}
 
-    def time_axis(self, bound: Bound) -> int:
+    def time_axis(self, bound: KernelInfo) -> int:
         """Return the axis of time: 1 with batch_first."""
         return 1 if bound.attrs["batch_first"] else 0
 
-    def sums(self, bound: Bound, bits: int, left: bool) -> dict[str, Any]:
+    def sums(self, bound: KernelInfo, bits: int, left: bool) -> dict[str, Any]:
         """Return the rescalings of both sums to `bits` fractional bits; `left`: whether one may go to the left."""
-        from simulator.fixed import Chain, Rescale
+        from simulator.fixed_point import ChainedRescale, Rescale
 
         a = bound.attrs
         rescales: dict[str, Any] = {}
         for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
-            first = number(a, scales[0]) if scales[0] else self.state_scale(a)
-            product = first * number(a, scales[1])
+            first = get_number(a, scales[0]) if scales[0] else self.state_scale(a)
+            product = first * get_number(a, scales[1])
             if not bound.arithmetic.requantize.shifts:
                 rescales[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
             shift = bound.exponent(" * ".join(scales), product) - bits
             unshifted = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
-            rescales[key] = Chain(unshifted, Rescale.from_shift(shift if left else max(shift, 0), 32))
+            rescales[key] = ChainedRescale(unshifted, Rescale.from_shift(shift if left else max(shift, 0), 32))
         return rescales
 
 
-class Lstm(Recurrent):
+class Lstm(RecurrentIntegerOp):
     """Long short-term memory of one direction."""
 
     name = "LSTMInt"
     v3_name = "QLSTM"
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
-    kernel_gates, kind = "ifgo", kinds.Lstm
+    kernel_gates, kind = "ifgo", kinds.LstmArithmetic
     standard, standard_gates = "LSTM", "iofg"
     states = MappingProxyType({"h": 0, "c": 32})
 
-    def time_axis(self, bound: Bound) -> int:
+    def time_axis(self, bound: KernelInfo) -> int:
         """The chips take [1, T, I] for either value of batch_first."""
-        flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.Lstm).trained
+        flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.LstmArithmetic).trained
         return 1 if bound.attrs["batch_first"] or flat else 0
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the kernel in the arithmetic of the row."""
         from simulator.kernels import Lstm as Kernel
 
-        how = bound.how(kinds.Lstm)
+        how = bound.how(kinds.LstmArithmetic)
         if how.trained:
-            return recurrent_trained.lstm(bound, how, self.parts(bound))
-        bits, table, scale = integer(bound.attrs, "o_bits", 8), how.table.value, self.state_scale(bound.attrs)
-        narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
-        arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
+            return recurrent_training.make_lstm_kernel(bound, how, self.parts(bound))
+        bits, table, scale = get_int(bound.attrs, "o_bits", 8), how.table.value, self.state_scale(bound.attrs)
+        narrow = how.form is kinds.LstmFormat.WIDE and bits <= 8
+        arithmetic = kinds.LstmFormat.Q27.value if narrow else how.form.value
         return Kernel(
             **self.parts(bound),
             **self.sums(bound, Kernel.formats[arithmetic][0], True),
@@ -290,48 +306,48 @@ class Lstm(Recurrent):
             table=table,
         )
 
-    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
-        how = bound.how(kinds.Lstm)
+        how = bound.how(kinds.LstmArithmetic)
         if how.trained:
             return super().out_scales(bound, scales)
         scale = self.out_scale(bound.attrs, scales)
-        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else Affine(2.0**15, 32)]
+        return [scale, scale, None if how.form is kinds.LstmFormat.Q11 else Affine(2.0**15, 32)]
 
 
 LSTM = Lstm()
 
 
-class Gru(Recurrent):
+class Gru(RecurrentIntegerOp):
     """Gated recurrent unit of one direction."""
 
     name = "GRUInt"
     v3_name = "QGRU"
     aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
-    kernel_gates, kind = "rzn", kinds.Gru
+    kernel_gates, kind = "rzn", kinds.GruArithmetic
     standard, standard_gates = "GRU", "zrn"
     states = MappingProxyType({"h": 0})
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
 
-    def standard_attributes(self, attrs: Attributes) -> dict[str, Attribute]:
+    def standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
         """Where the reset gate acts."""
-        return {"linear_before_reset": integer(attrs, "linear_before_reset")}
+        return {"linear_before_reset": get_int(attrs, "linear_before_reset")}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """Dialect v3 has one place for the reset gate."""
         return {**super().to_v1(attrs, node), "linear_before_reset": 1}
 
-    def bind(self, bound: Bound) -> Kernel:
+    def bind(self, bound: KernelInfo) -> Kernel:
         """Return the operator's kernel, or the executor's."""
         from simulator.kernels import ExecutorGru
         from simulator.kernels import Gru as Kernel
 
-        how = bound.how(kinds.Gru)
+        how = bound.how(kinds.GruArithmetic)
         if how.trained:
-            return recurrent_trained.gru(bound, how, self.parts(bound))
-        bits, scale = integer(bound.attrs, "o_bits", 8), self.state_scale(bound.attrs)
-        if how.form is not kinds.GruForm.DEFINED:
-            from simulator.fixed import Rescale
+            return recurrent_training.make_gru_kernel(bound, how, self.parts(bound))
+        bits, scale = get_int(bound.attrs, "o_bits", 8), self.state_scale(bound.attrs)
+        if how.form is not kinds.GruVariant.DEFINED:
+            from simulator.fixed_point import Rescale
 
             out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
             return ExecutorGru(
@@ -339,7 +355,7 @@ class Gru(Recurrent):
                 **self.sums(bound, 11, False),
                 rescale_o=out,
                 table=how.table.value,
-                joined=how.form is kinds.GruForm.HALVED,
+                joined=how.form is kinds.GruVariant.HALVED,
             )
         return Kernel(
             **self.parts(bound),

@@ -12,32 +12,32 @@ import numpy as np
 
 from . import ir
 
-__all__ = ["Builder", "to_inputs"]
+__all__ = ["SubgraphBuilder", "convert_attributes_to_inputs"]
 
 
-class Builder:
+class SubgraphBuilder:
     """Nodes and constants made for `node`, which they are marked to come from.
 
-    A node is called ``<node>_<what>`` (`ir.name_nodes` makes that unique); what it writes and constants
+    A node is called ``<node>_<what>`` (`ir.assign_node_names` makes that unique); what it writes and constants
     ``<base>_<what>``, with a number where that is taken. base : default the name of the node's first output. Nodes are
     kept in `nodes`; they come into the graph with `done`, or by the caller's hand. Outputs have the type of the node's
     first one.
     """
 
-    def __init__(self, model: ir.Graph, node: ir.Node, base: str = "") -> None:
+    def __init__(self, model: ir.Model, node: ir.Node, base: str = "") -> None:
         self.model, self.node = model, node
         self.result = node.outputs[0]
         self.nodes: list[ir.Node] = []
         self._base = base or str(self.result.name)
         self._constants: list[ir.Value] = []
         self._numbers: dict[int, ir.Value] = {}
-        self._taken = ir.names(model)
+        self._taken = ir.get_tensor_names(model)
 
     def __call__(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        shape: Sequence[ir.Size],
+        shape: Sequence[ir.Dim],
         what: str,
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
@@ -53,12 +53,12 @@ class Builder:
             domain=domain,
             like=self.result,
         )
-        node.outputs[0].shape = ir.oir_shape(list(shape))
+        node.outputs[0].shape = ir.make_shape(list(shape))
         self.nodes.append(node)
         return node.outputs[0]
 
     def _name(self, what: str) -> str:
-        return ir.take_name(f"{self._base}_{what}", self._taken)
+        return ir.reserve_name(f"{self._base}_{what}", self._taken)
 
     def constant(self, array: np.ndarray, what: str) -> ir.Value:
         """Return an initializer with `array`."""
@@ -74,7 +74,7 @@ class Builder:
 
     def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
-        shape: list[ir.Size] = list(source.shape or ())
+        shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
         shape[axis] = end - start
@@ -99,20 +99,22 @@ class Builder:
         """Put the nodes where the old one was: the last one takes over its name and its output's."""
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):
-            if value is not None and ir.is_own_constant(value):
+            if value is not None and ir.is_exclusive_initializer(value):
                 self.node.replace_input_with(index, None)
                 del self.model.graph.initializers[str(value.name)]
-        ir.replace(self.model, [self.node], self.nodes)
+        ir.replace_nodes(self.model, [self.node], self.nodes)
 
 
-def to_inputs(model: ir.Graph, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]) -> None:
+def convert_attributes_to_inputs(
+    model: ir.Model, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]
+) -> None:
     """Give `node` the constants `arrays` as inputs 1, 2 ... in place of its attributes `names`; None stays absent."""
     while arrays and arrays[-1] is None:
         arrays = arrays[:-1]
     node.resize_inputs(1 + len(arrays))
     for index, (array, name) in enumerate(zip(arrays, names, strict=False), start=1):
         if array is not None:
-            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
+            fresh = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{name}")
             node.replace_input_with(index, ir.add_initializer(model, fresh, array))
     for name in names:
         node.attributes.pop(name, None)

@@ -12,11 +12,11 @@ import numpy as np
 
 from . import ir
 
-__all__ = ["loose_node", "loose_tensor"]
+__all__ = ["make_detached_node", "make_detached_value"]
 
 
-def loose_tensor(
-    shape: Sequence[ir.Size],
+def make_detached_value(
+    shape: Sequence[ir.Dim],
     *,
     name: str = "x",
     like: ir.Value | None = None,
@@ -39,7 +39,7 @@ def loose_tensor(
         A node writes it: it is no graph input.
     """
     value = ir.make_node("Loose", [], output=name).outputs[0] if computed else ir.Value(name=name)
-    value.shape = ir.oir_shape(list(shape))
+    value.shape = ir.make_shape(list(shape))
     if like is not None:
         value.type = like.type
     if constant is not None:
@@ -47,10 +47,10 @@ def loose_tensor(
     return value
 
 
-def loose_node(
+def make_detached_node(
     op_type: str,
     inputs: Sequence[ir.Value],
-    result: Sequence[ir.Size],
+    result: Sequence[ir.Dim],
     attributes: Mapping[str, Any] | None = None,
     *,
     domain: str = "",
@@ -59,5 +59,5 @@ def loose_node(
 ) -> ir.Node:
     """Return a node in no graph that reads `inputs` and writes one tensor of the sizes `result`."""
     node = ir.make_node(op_type, inputs, attributes, name=name, output=output, domain=domain)
-    node.outputs[0].shape = ir.oir_shape(list(result))
+    node.outputs[0].shape = ir.make_shape(list(result))
     return node

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, suggest_nearest
 from . import ir
 
 __all__ = ["fix_inputs"]
 
 
 #: What an input is fixed at: a number, numbers, or text with commas between them.
-Given = str | float | Sequence[float]
+FixedValue = str | float | Sequence[float]
 
 
-def fix_inputs(model: ir.Graph, values: Mapping[str, Given]) -> dict[str, np.ndarray]:
+def fix_inputs(model: ir.Model, values: Mapping[str, FixedValue]) -> dict[str, np.ndarray]:
     """Turn the inputs named in `values` into initializers, in place; return {input: its array}.
 
     values : one number for all elements of an input, or as many numbers as it has. Raises ConfigError for an input the
@@ -30,23 +30,24 @@ def fix_inputs(model: ir.Graph, values: Mapping[str, Given]) -> dict[str, np.nda
     for name, wanted in values.items():
         if name not in inputs:
             raise ConfigError(
-                f"--fix {name}: the model has no such input{nearest(name, inputs)}; inputs are {', '.join(inputs)}"
+                f"--fix {name}: the model has no such input{suggest_nearest(name, inputs)}; inputs are "
+                f"{', '.join(inputs)}"
             )
         value = inputs[name]
-        fixed[name] = _array(value, wanted)
-        ir.make_constant(model, value, fixed[name])
+        fixed[name] = _to_input_array(value, wanted)
+        ir.convert_input_to_initializer(model, value, fixed[name])
     if values and len(fixed) == len(inputs):
         raise ConfigError(f"--fix {', '.join(fixed)}: no input is left; the model would compute one answer for ever")
     return fixed
 
 
-def _array(value: ir.Value, given: Given) -> np.ndarray:
+def _to_input_array(value: ir.Value, given: FixedValue) -> np.ndarray:
     where = f"--fix {value.name}"
-    shape = ir.shape(value)
+    shape = ir.get_shape(value)
     if shape is None or None in shape:
         raise ConfigError(f"{where}: the file leaves sizes of this input open; only inputs of known size can be fixed")
     try:
-        numbers = [float(part) for part in _parts(given)]
+        numbers = [float(part) for part in _split_values(given)]
     except ValueError:
         raise ConfigError(f"{where}={given}: write a number, or a list of numbers such as 1,2,3") from None
     count = int(np.prod([int(d or 0) for d in shape]))
@@ -63,7 +64,7 @@ def _array(value: ir.Value, given: Given) -> np.ndarray:
     return array
 
 
-def _parts(given: Given) -> Sequence[str | float]:
+def _split_values(given: FixedValue) -> Sequence[str | float]:
     if isinstance(given, Sequence):
         return given.split(",") if isinstance(given, str) else given
     return [given]

@@ -19,55 +19,68 @@ import numpy as np
 import onnx
 
 from ..errors import InternalError, ModelError
-from ..files import scratch
-from . import onnxfile
-from ._lazy import lazily
+from ..files import temporary_folder
+from . import onnx_file
+from ._deferred_import import defer_imports
 
-with lazily("sympy", "onnx_ir._symbolic_shapes"):  # for sums of unknown sizes alone, and half of the time to import
+with defer_imports(
+    "sympy", "onnx_ir._symbolic_shapes"
+):  # for sums of unknown sizes alone, and half of the time to import
     import onnx_ir as oir
     from onnx_ir.passes import common
 
 logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its remarks on files are no user's business
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
-DOMAIN = "lingeronnx"
+FUNCTION_DOMAIN = "lingeronnx"
 
 #: Where a node keeps the name of the user's node that it was made for; it lives in memory only.
 _ORIGIN = "lingeronnx.origin"
 
 #: Where a node keeps the operator of the user's node that it was made for.
-_OPERATOR = "lingeronnx.operator"
+_ORIGIN_OPERATOR = "lingeronnx.operator"
 
 #: Forms that only passes write, for one operator of the user's.
-_OWN_FORMS = frozenset({"BatchNormalization", "Curve", "Linear"})
+_PASS_ONLY_OPS = frozenset({"BatchNormalization", "Curve", "Linear"})
 
 #: Where a node keeps the name that constants made for it are called after, likewise.
-_SHARED = "lingeronnx.shared"
+_CONSTANT_BASE_NAME = "lingeronnx.shared"
 
 #: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
-SIZE_LIMIT = (1 << 31) - (1 << 24)
+MAX_MODEL_BYTES = (1 << 31) - (1 << 24)
 
 #: Opset of a model that does not say its own.
-OPSET = 13
+DEFAULT_OPSET = 13
 
 #: The first IR version in which an initializer need not be listed among the graph inputs.
-_FREE_CONSTANTS = 4
+_MIN_IR_VERSION = 4
 
-#: Bytes from which on a constant is kept apart from the protobuf form of its model (`outline`).
-_LARGE = 1 << 14
+#: Bytes from which on a constant is kept apart from the protobuf form of its model (`detach_large_constants`).
+_MIN_DETACHED_BYTES = 1 << 14
 
 #: Element types that onnx and numpy hold alike.
-_PLAIN = frozenset(
+_NUMPY_DTYPES = frozenset(
     oir.DataType[kind]
     for kind in (
-        "BOOL", "DOUBLE", "FLOAT", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
+        "BOOL",
+        "DOUBLE",
+        "FLOAT",
+        "FLOAT16",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
     )
-)  # fmt: skip
+)
 
-Graph = oir.Model  # the design's word: a model before or after lowering
+Model = oir.Model  # the design's word: a model before or after lowering
 Node = oir.Node
 Value = oir.Value
-Body = oir.Graph  # the nodes of a model, of a function or of a branch
+Graph = oir.Graph  # the nodes of a model, of a function or of a branch
 Function = oir.Function
 Attr = oir.Attr
 RefAttr = oir.RefAttr
@@ -78,102 +91,102 @@ Tensor = oir.TensorProtocol
 Shape = oir.Shape
 
 #: A dimension: a number, a name or symbol, None where nothing is known.
-Size = int | str | oir.SymbolicDim | None
+Dim = int | str | oir.SymbolicDim | None
 node = oir.node
 tensor = oir.tensor
 
 
-def load(path: str | os.PathLike[str]) -> Graph:
+def load(path: str | os.PathLike[str]) -> Model:
     """Read the ONNX file at `path`, external data included.
 
     Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not sound and for
     external data outside the folder of the model.
     """
-    return from_proto(onnxfile.read(path), str(path))
+    return from_proto(onnx_file.read_model(path), str(path))
 
 
-class Holder(Protocol):
+class HasGraph(Protocol):
     """What has a graph, as what `quantize` returns has."""
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> Model:
         """The graph."""
 
 
 #: What is taken where a model is asked for: a path, a protobuf model, a graph, or what `quantize` returned.
-ModelLike = str | os.PathLike[str] | onnx.ModelProto | Graph | Holder
+ModelLike = str | os.PathLike[str] | onnx.ModelProto | Model | HasGraph
 
 
-def opened(model: ModelLike) -> Graph:
+def as_model(model: ModelLike) -> Model:
     """Return the graph in memory as it is, that of a protobuf model, or the one in a file; ModelError as by `load`."""
-    if isinstance(model, Graph):
+    if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
         return load(model)
     if not isinstance(model, onnx.ModelProto):
-        if isinstance(held := getattr(model, "graph", None), Graph):
+        if isinstance(held := getattr(model, "graph", None), Model):
             return held
         raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
-    onnxfile.check_in_memory(proto)
+    onnx_file.check_no_external_data(proto)
     return from_proto(proto)
 
 
-def file_of(model: ModelLike) -> onnx.ModelProto | None:
+def as_model_proto(model: ModelLike) -> onnx.ModelProto | None:
     """Return the protobuf model that was given, or that a file holds, as it is; None of a graph in memory."""
     if isinstance(model, str | os.PathLike):
-        return onnxfile.read(model)
+        return onnx_file.read_model(model)
     return model if isinstance(model, onnx.ModelProto) else None
 
 
-def label_of(model: ModelLike) -> str:
+def model_label(model: ModelLike) -> str:
     """Return what errors call a model: its path, or "the model" where it has none."""
     return str(model) if isinstance(model, str | os.PathLike) else "the model"
 
 
-def own(model: ModelLike) -> Graph:
-    """Return the graph as `opened` does, to be changed: one that the caller holds is copied."""
-    graph = opened(model)
+def as_owned_model(model: ModelLike) -> Model:
+    """Return the graph as `as_model` does, to be changed: one that the caller holds is copied."""
+    graph = as_model(model)
     return graph if isinstance(model, str | os.PathLike | onnx.ModelProto) else clone(graph)
 
 
-def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
+def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
     """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
     try:
-        onnxfile.check(proto)
+        onnx_file.check_structure(proto)
         model = oir.from_proto(proto)
-        _one_domain_name(model)
-        _open_sizes(model)
-        model.ir_version = max(model.ir_version or 0, _FREE_CONSTANTS)
+        _normalize_domain_name(model)
+        _clear_negative_dims(model)
+        model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION)
         model.graph.sort()
     except ModelError as error:
         raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
         raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)}); export it again") from error
-    _hold_arrays(model)
-    name_nodes(model)
+    _materialize_constants(model)
+    assign_node_names(model)
     return model
 
 
-def _hold_arrays(model: Graph) -> None:
+def _materialize_constants(model: Model) -> None:
     """Let constants be arrays: of a protobuf message, data are a new copy whenever somebody looks at them."""
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
         for value in getattr(scope, "initializers", {}).values():
-            value.const_value = _as_array(value.const_value)
-        for node in all_nodes(scope):
+            value.const_value = _materialize_tensor(value.const_value)
+        for node in iter_nodes_recursive(scope):
             for name, attribute in node.attributes.items():
                 if attribute.type == AttributeType.TENSOR and not attribute.is_ref():
-                    node.attributes[name] = _with_array(attribute)
-                for body in subgraphs(attribute):
+                    node.attributes[name] = _materialize_attribute(attribute)
+                for body in get_subgraphs(attribute):
                     for value in body.initializers.values():
-                        value.const_value = _as_array(value.const_value)
+                        value.const_value = _materialize_tensor(value.const_value)
 
 
-def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is given
+def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is given
     """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
-    if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _PLAIN:
+    if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _NUMPY_DTYPES:
         return tensor
     try:
         array = tensor.numpy()
@@ -184,54 +197,54 @@ def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is 
     return oir.Tensor(array, name=tensor.name, doc_string=tensor.doc_string)
 
 
-def _with_array(attribute: Attr) -> Attr:
+def _materialize_attribute(attribute: Attr) -> Attr:
     """Return an attribute whose tensor holds an array; as it is where that would be written in other bytes."""
     tensor = attribute.value
     raw = isinstance(tensor, oir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data")
-    array = _as_array(tensor) if raw else tensor
+    array = _materialize_tensor(tensor) if raw else tensor
     return attribute if array is tensor else oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
 
 
-def _open_sizes(model: Graph) -> None:
+def _clear_negative_dims(model: Model) -> None:
     """Leave the sizes open that the file writes as -1: some exporters know no other word for it."""
-    scopes: list[Body | Function] = [model.graph, *model.functions.values()]
+    scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     values: list[Value] = []
     for scope in scopes:
         values.extend(scope.inputs)
-        for node in all_nodes(scope):
+        for node in iter_nodes_recursive(scope):
             values.extend(node.outputs)
-            values.extend(value for graph in _bodies(node) for value in graph.inputs)
+            values.extend(value for graph in _iter_subgraphs(node) for value in graph.inputs)
     for value in values:
         if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
-            value.shape = oir_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
+            value.shape = make_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
 
 
-def _bodies(node: Node) -> Iterator[Body]:
+def _iter_subgraphs(node: Node) -> Iterator[Graph]:
     """Yield the graphs that a node holds."""
     for attribute in node.attributes.values():
-        yield from subgraphs(attribute)
+        yield from get_subgraphs(attribute)
 
 
-def _one_domain_name(model: Graph) -> None:
+def _normalize_domain_name(model: Model) -> None:
     """Call the standard domain "", which may also be spelt "ai.onnx"."""
-    scopes: list[Body | Function] = [model.graph, *model.functions.values()]
+    scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
             scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
-        for node in all_nodes(scope):
+        for node in iter_nodes_recursive(scope):
             if node.domain == "ai.onnx":
                 node.domain = ""
 
 
-def name_nodes(model: Graph) -> None:
+def assign_node_names(model: Model) -> None:
     """Give every node a unique name: selectors and reports speak of nodes by name.
 
-    Nodes that were made for others (`origin`) give way to the user's own.
+    Nodes that were made for others (`origin_name`) give way to the user's own.
     """
     taken: set[str] = set()
     for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
         base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(taken)}"
-        node.name = free_name(base, taken)
+        node.name = unique_name(base, taken)
         taken.add(node.name)
 
 
@@ -240,12 +253,12 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0][:200]
 
 
-def to_proto(model: Graph) -> onnx.ModelProto:
+def to_proto(model: Model) -> onnx.ModelProto:
     """Return the protobuf form of `model`."""
     return oir.to_proto(model)
 
 
-def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return the protobuf form of `model` without its large constants, and these by name.
 
     In the protobuf form these say that their data lie in a file, which there is not.
@@ -254,7 +267,12 @@ def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     large = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype not in _PLAIN or not value.uses():
+        if (
+            tensor is None
+            or tensor.nbytes < _MIN_DETACHED_BYTES
+            or tensor.dtype not in _NUMPY_DTYPES
+            or not value.uses()
+        ):
             continue
         if value.is_graph_input() or value.is_graph_output():
             continue
@@ -270,8 +288,8 @@ def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
             model.graph.initializers[name].const_value = tensor
 
 
-def whole(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return what `outline` has taken apart as one message."""
+def reattach_constants(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return what `detach_large_constants` has taken apart as one message."""
     message = onnx.ModelProto()
     message.CopyFrom(proto)
     for tensor in message.graph.initializer:
@@ -280,7 +298,7 @@ def whole(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.Model
     return message
 
 
-def to_bytes(model: Graph) -> bytes:
+def to_bytes(model: Model) -> bytes:
     """Return `model` as one piece to send elsewhere; ModelError above the two gigabytes that protobuf takes."""
     try:
         return to_proto(model).SerializeToString()
@@ -290,31 +308,31 @@ def to_bytes(model: Graph) -> bytes:
         ) from error
 
 
-def from_bytes(content: bytes) -> Graph:
+def from_bytes(content: bytes) -> Model:
     """Return the model that `to_bytes` wrote."""
     return from_proto(onnx.ModelProto.FromString(content))
 
 
-def save(model: Graph, path: str | os.PathLike[str]) -> None:
+def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
 
-    Above `SIZE_LIMIT` bytes the weights go into a second file beside it, ``<name>.onnx.<digest>.data``.
+    Above `MAX_MODEL_BYTES` bytes the weights go into a second file beside it, ``<name>.onnx.<digest>.data``.
     """
-    onnxfile.write(to_proto(model), path, SIZE_LIMIT)
+    onnx_file.write_model(to_proto(model), path, MAX_MODEL_BYTES)
 
 
 @contextlib.contextmanager
-def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
-    """Yield what a session can be opened from: the serialized `proto`, or above `SIZE_LIMIT` the path of a file.
+def session_source(proto: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Yield what a session can be opened from: the serialized `proto`, or above `MAX_MODEL_BYTES` the path of a file.
 
     A large `proto` is used up: its tensors move to the file, which is gone afterwards.
     """
-    if not onnxfile.is_large(proto, SIZE_LIMIT):
+    if not onnx_file.exceeds_size_limit(proto, MAX_MODEL_BYTES):
         yield proto.SerializeToString()
         return
-    with scratch() as folder:
+    with temporary_folder() as folder:
         path = folder / "model.onnx"
-        onnxfile.write(proto, path, SIZE_LIMIT)
+        onnx_file.write_model(proto, path, MAX_MODEL_BYTES)
         yield str(path)
 
 
@@ -328,7 +346,7 @@ def function_proto(function: Function) -> onnx.FunctionProto:
     return oir.to_proto(function)
 
 
-def clone(model: Graph) -> Graph:
+def clone(model: Model) -> Model:
     """Return an independent copy; constant data are shared, they are never changed in place."""
     return model.clone() if hasattr(model, "clone") else oir.from_proto(oir.to_proto(model))
 
@@ -336,15 +354,15 @@ def clone(model: Graph) -> Graph:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-def written_constant(value: Value | None) -> np.ndarray | None:
+def find_constant(value: Value | None) -> np.ndarray | None:
     """Return the constant that `value` is: an initializer, or what a Constant node holds; None where it is computed."""
     maker = producer(value)
     if maker is not None and maker.op_type == "Constant" and not maker.domain and "value" in maker.attributes:
-        return np.asarray(attr(maker, "value"))
-    return const(value)
+        return np.asarray(get_attr(maker, "value"))
+    return const_value(value)
 
 
-def const(value: Value | None) -> np.ndarray | None:
+def const_value(value: Value | None) -> np.ndarray | None:
     """Return the constant held by `value` (an initializer that is not a graph input), or None.
 
     Raises ModelError where its bytes are not those of its type and sizes.
@@ -359,15 +377,15 @@ def const(value: Value | None) -> np.ndarray | None:
         ) from error
 
 
-def constant(value: Value | None) -> np.ndarray:
-    """Return what `const` returns for a tensor that is known to be a constant (InternalError otherwise)."""
-    array = const(value)
+def require_const_value(value: Value | None) -> np.ndarray:
+    """Return what `const_value` returns for a tensor that is known to be a constant (InternalError otherwise)."""
+    array = const_value(value)
     if array is None:
         raise InternalError(f"{value.name if value is not None else 'an absent input'} is no constant")
     return array
 
 
-def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
+def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
     """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
     attribute = node.attributes.get(name)
     if attribute is None:
@@ -383,17 +401,17 @@ def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - t
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def opset(model: Graph) -> int:
-    """Return the version of the standard operators that `model` uses, `OPSET` where it says none."""
-    return model.opset_imports.get("") or OPSET
+def get_opset(model: Model) -> int:
+    """Return the version of the standard operators that `model` uses, `DEFAULT_OPSET` where it says none."""
+    return model.opset_imports.get("") or DEFAULT_OPSET
 
 
-def kind(node: Node) -> str:
+def base_op_type(node: Node) -> str:
     """Return what `node` computes: its operator, of a function of ours without what tells bodies of a kind apart."""
-    return node.op_type.partition("_")[0] if node.domain == DOMAIN else str(node.op_type)
+    return node.op_type.partition("_")[0] if node.domain == FUNCTION_DOMAIN else str(node.op_type)
 
 
-def noted(model: Graph, key: str) -> dict[str, Any]:
+def read_json_metadata(model: Model, key: str) -> dict[str, Any]:
     """Return the metadata `key` of `model`, a JSON object; an empty one where it has none. ModelError for others."""
     try:
         found = json.loads(model.metadata_props.get(key, "{}"))
@@ -404,16 +422,16 @@ def noted(model: Graph, key: str) -> dict[str, Any]:
     return found
 
 
-def axes(node: Node, index: int = 1) -> list[int] | None:
+def get_axes(node: Node, index: int = 1) -> list[int] | None:
     """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
-    stored = attr(node, "axes")
+    stored = get_attr(node, "axes")
     if stored is None and len(node.inputs) > index:
-        array = const(node.inputs[index])
+        array = const_value(node.inputs[index])
         stored = None if array is None else [int(axis) for axis in array.reshape(-1)]
     return stored
 
 
-def input_role(node: Node, index: int) -> str:
+def formal_input_name(node: Node, index: int) -> str:
     """Return what onnx's schema calls input `index` of a standard operator, such as "B"; "" where it has none."""
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
@@ -422,7 +440,7 @@ def input_role(node: Node, index: int) -> str:
     return str(formal[min(index, len(formal) - 1)].name) if formal else ""
 
 
-def digest(model: Graph) -> str:
+def compute_digest(model: Model) -> str:
     """Return a digest of what `model` computes: its nodes, constants, inputs and outputs."""
     hasher = hashlib.sha256()
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -438,35 +456,35 @@ def digest(model: Graph) -> str:
     return hasher.hexdigest()
 
 
-def holds_graphs(node: Node) -> bool:
+def has_subgraphs(node: Node) -> bool:
     """Whether `node` has subgraphs."""
     return any(a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values())
 
 
-def subgraphs(attribute: Attr) -> list[Body]:
+def get_subgraphs(attribute: Attr) -> list[Graph]:
     """Return the graphs that an attribute holds."""
     if attribute.type == AttributeType.GRAPH:
         return [attribute.as_graph()]
     return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
 
 
-def all_nodes(scope: Body | Function) -> Iterator[Node]:
+def iter_nodes_recursive(scope: Graph | Function) -> Iterator[Node]:
     """Yield the nodes of a graph or function, those of subgraphs too."""
     return iter(oir.traversal.RecursiveGraphIterator(scope))
 
 
-def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Graph) -> None:
+def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -> None:
     """Add to `opsets` what `model` imports of the other domains that `nodes`, with their subgraphs, are of."""
     used = set()
     for node in nodes:
         used.add(node.domain)
         for attribute in node.attributes.values():
-            used.update(inner.domain for graph in subgraphs(attribute) for inner in all_nodes(graph))
+            used.update(inner.domain for graph in get_subgraphs(attribute) for inner in iter_nodes_recursive(graph))
     for domain in used & model.graph.opset_imports.keys():
         opsets.setdefault(domain, model.graph.opset_imports[domain])
 
 
-def source(node: Node, index: int = 0) -> Value:
+def require_input(node: Node, index: int = 0) -> Value:
     """Return input `index` of `node`, which must be present (InternalError otherwise)."""
     value = node.inputs[index]
     if value is None:
@@ -474,26 +492,26 @@ def source(node: Node, index: int = 0) -> Value:
     return value
 
 
-def read_name(node: Node, index: int = 0) -> str:
+def input_name(node: Node, index: int = 0) -> str:
     """Return the name of input `index` of `node`, which must be present."""
-    return str(source(node, index).name)
+    return str(require_input(node, index).name)
 
 
-def written_name(node: Node) -> str:
+def output_name(node: Node) -> str:
     """Return the name of the first output of `node`."""
     return str(node.outputs[0].name)
 
 
-def shape(value: Value | None) -> tuple[int | None, ...] | None:
+def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
     """Return the shape with None for every dimension that is not a number; None where the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
 
-def known_shape(value: Value | None) -> tuple[int | None, ...]:
-    """Return `shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
-    sizes = shape(value)
+def require_shape(value: Value | None) -> tuple[int | None, ...]:
+    """Return `get_shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
+    sizes = get_shape(value)
     if sizes is None:
         raise InternalError(f"{value.name if value is not None else 'an absent input'} has no shape")
     return sizes
@@ -511,38 +529,45 @@ def has_folded_batch(value: Value) -> bool:
 
 def mark_origin(node: Node, old: Node) -> None:
     """Note that `node` is made for `old`, or in its place."""
-    node.meta[_ORIGIN] = origin(old)
-    node.meta[_OPERATOR] = old.meta.get(_OPERATOR, kind(old))
+    node.meta[_ORIGIN] = origin_name(old)
+    node.meta[_ORIGIN_OPERATOR] = old.meta.get(_ORIGIN_OPERATOR, base_op_type(old))
 
 
-def origin(node: Node) -> str:
+def origin_name(node: Node) -> str:
     """Return the name of the user's node that `node` was made for; its own where it is the user's."""
     return str(node.meta.get(_ORIGIN, node.name))
 
 
-def mark_joined(node: Node, old: Sequence[Node]) -> None:
+def mark_fused(node: Node, old: Sequence[Node]) -> None:
     """Note that `node` stands for all of `old`."""
-    node.meta[_OPERATOR] = ", ".join(dict.fromkeys(operator(each) for each in old))
+    node.meta[_ORIGIN_OPERATOR] = ", ".join(dict.fromkeys(display_op_type(each) for each in old))
 
 
-def operator(node: Node) -> str:
+def display_op_type(node: Node) -> str:
     """Return what users call the operator of `node`: what they wrote where it stands in its place in another form."""
-    return str(node.meta.get(_OPERATOR, kind(node))) if kind(node) in _OWN_FORMS else kind(node)
+    return (
+        str(node.meta.get(_ORIGIN_OPERATOR, base_op_type(node)))
+        if base_op_type(node) in _PASS_ONLY_OPS
+        else base_op_type(node)
+    )
 
 
-def mark_shared(node: Node, name: str) -> None:
+def set_constant_base_name(node: Node, name: str) -> None:
     """Note what constants that are made for `node` are called after, which nodes like it have in common."""
-    node.meta[_SHARED] = name
+    node.meta[_CONSTANT_BASE_NAME] = name
 
 
-def shared_name(node: Node) -> str:
-    """Return what constants made for `node` are called after: what `mark_shared` noted, else its first output."""
-    return str(node.meta.get(_SHARED, node.outputs[0].name))
+def constant_base_name(node: Node) -> str:
+    """Return what constants made for `node` are called after.
+
+    What `set_constant_base_name` noted, else its first output.
+    """
+    return str(node.meta.get(_CONSTANT_BASE_NAME, node.outputs[0].name))
 
 
-def is_shared(node: Node) -> bool:
-    """Whether `mark_shared` noted what `node` has in common with others."""
-    return _SHARED in node.meta
+def has_constant_base_name(node: Node) -> bool:
+    """Whether `set_constant_base_name` noted what `node` has in common with others."""
+    return _CONSTANT_BASE_NAME in node.meta
 
 
 def producer(value: Value | None) -> Node | None:
@@ -550,7 +575,7 @@ def producer(value: Value | None) -> Node | None:
     return None if value is None else value.producer()
 
 
-def maker(value: Value | None) -> Node:
+def require_producer(value: Value | None) -> Node:
     """Return the node that computes `value`, which is known to be computed (InternalError otherwise)."""
     node = producer(value)
     if node is None:
@@ -564,12 +589,12 @@ def sole_consumer(value: Value) -> Node | None:
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
-def is_own_constant(value: Value) -> bool:
+def is_exclusive_initializer(value: Value) -> bool:
     """Whether `value` is an initializer that one node alone reads (once), no default of an input: it may go with it."""
     return value.is_initializer() and not value.is_graph_input() and sole_consumer(value) is not None
 
 
-def values(model: Graph) -> Iterator[Value]:
+def iter_values(model: Model) -> Iterator[Value]:
     """Yield the tensors a run computes, in graph order: graph inputs, then every node's outputs."""
     for value in model.graph.inputs:
         if value.const_value is None:
@@ -583,17 +608,17 @@ def values(model: Graph) -> Iterator[Value]:
 # ---- changing ------------------------------------------------------------------------------------------------------
 
 
-def fresh_name(model: Graph, base: str) -> str:
+def unique_tensor_name(model: Model, base: str) -> str:
     """Return `base`, or `base` with a number when some tensor has that name already."""
-    return free_name(base, names(model))
+    return unique_name(base, get_tensor_names(model))
 
 
-def names(model: Graph) -> set[str]:
+def get_tensor_names(model: Model) -> set[str]:
     """Return the names of all tensors of `model`, constants included."""
-    return {str(value.name) for value in values(model)} | set(model.graph.initializers)
+    return {str(value.name) for value in iter_values(model)} | set(model.graph.initializers)
 
 
-def free_name(base: str, taken: Collection[str]) -> str:
+def unique_name(base: str, taken: Collection[str]) -> str:
     """Return `base`, or `base` with a number when it is in `taken`."""
     name, number = base, 1
     while name in taken:
@@ -602,14 +627,14 @@ def free_name(base: str, taken: Collection[str]) -> str:
     return name
 
 
-def take_name(base: str, taken: set[str]) -> str:
+def reserve_name(base: str, taken: set[str]) -> str:
     """Return `base`, with a number where it is in `taken`, to which it is added."""
-    name = free_name(base, taken)
+    name = unique_name(base, taken)
     taken.add(name)
     return name
 
 
-def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
+def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
     """Register the constant `array` under `name` (which must be free) and return its value."""
     tensor = oir.tensor(np.asarray(array, order="C"), name=name)
     value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
@@ -617,12 +642,12 @@ def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
     return value
 
 
-def fill(value: Value, array: np.ndarray) -> None:
+def set_initializer_value(value: Value, array: np.ndarray) -> None:
     """Let the initializer `value` hold `array`, of its shape and type, for all that read it."""
     value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
 
 
-def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
+def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) -> None:
     """Make the graph input `value` an initializer that holds `array`."""
     model.graph.inputs.remove(value)
     value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
@@ -630,26 +655,26 @@ def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
     model.graph.register_initializer(value)
 
 
-def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
+def set_constant_input(model: Model, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
     """Make input `index` of `node` the constant `array`.
 
     The initializer keeps its name where `node` is its only reader; a shared one, or one that is a graph output, stays
     as it is and the node gets a new one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
-    if old is not None and is_own_constant(old):
+    if old is not None and is_exclusive_initializer(old):
         name = str(old.name)
         node.replace_input_with(index, None)
         del model.graph.initializers[name]
     else:
         base = old.name if old is not None and old.name else f"{node.outputs[0].name}"
-        name = fresh_name(model, f"{base}_{suffix}")
+        name = unique_tensor_name(model, f"{base}_{suffix}")
     value = add_initializer(model, name, array)
     node.replace_input_with(index, value)
     return value
 
 
-def _attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
+def _to_attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
     """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
 
     It first asks of each number whether that is a tensor or a graph, which takes longer than all else about a node.
@@ -683,14 +708,14 @@ def make_node(
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
-    converted = {key: _attribute(key, value) for key, value in (attributes or {}).items()}
+    converted = {key: _to_attribute(key, value) for key, value in (attributes or {}).items()}
     node = oir.node(op_type, inputs, converted, domain=domain, outputs=[result], name=name)
     if of is not None:
         mark_origin(node, of)
     return node
 
 
-def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
+def replace_nodes(model: Model, old: Iterable[Node], new: Sequence[Node]) -> None:
     """Put `new` where `old` was; the last new node's output takes the name and the readers of the last old one's."""
     gone = list(old)
     last = gone[-1].outputs[0]
@@ -700,48 +725,48 @@ def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
     result.name = name
 
 
-def replace_readers(old: Value, new: Value) -> None:
+def replace_all_uses(old: Value, new: Value) -> None:
     """Let the readers of `old` read `new`; where `old` is a graph output, `new` is one in its place."""
     oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
-def remove_unused(model: Graph) -> None:
+def remove_unused(model: Model) -> None:
     """Take out nodes, initializers and functions that nobody needs."""
-    holding = [node for node in model.graph if holds_graphs(node)]
+    holding = [node for node in model.graph if has_subgraphs(node)]
     common.RemoveUnusedNodesPass()(model)
     while gone := [node for node in holding if node.graph is None]:
-        _release(gone)
+        _clear_subgraph_inputs(gone)
         holding = [node for node in holding if node.graph is not None]
         common.RemoveUnusedNodesPass()(model)
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)
 
 
-def _release(gone: Iterable[Node]) -> None:
+def _clear_subgraph_inputs(gone: Iterable[Node]) -> None:
     """Let subgraphs of nodes that are gone read nothing: onnx_ir counts them among the users of what they read."""
-    for body in (body for node in gone for attribute in node.attributes.values() for body in subgraphs(attribute)):
-        for inner in all_nodes(body):
+    for body in (body for node in gone for attribute in node.attributes.values() for body in get_subgraphs(attribute)):
+        for inner in iter_nodes_recursive(body):
             for place in range(len(inner.inputs)):
                 inner.replace_input_with(place, None)
 
 
-def inline(model: Graph) -> None:
+def inline_functions(model: Model) -> None:
     """Put the bodies of all model-local functions where they are called; raises what onnx_ir raises."""
     common.InlinePass()(model)
 
 
-def lift_constants(model: Graph) -> bool:
+def lift_constants(model: Model) -> bool:
     """Make initializers of the Constant nodes; return whether there was one."""
     return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified
 
 
-def infer_types(model: Graph) -> None:
+def infer_types(model: Model) -> None:
     """Write the types that onnx infers into the values of the main graph that have none; shapes stay as they are."""
-    missing = {str(value.name): value for value in values(model) if value.dtype is None}
+    missing = {str(value.name): value for value in iter_values(model) if value.dtype is None}
     if not missing:
         return
     try:
-        graph = onnx.shape_inference.infer_shapes(outline(model)[0]).graph
+        graph = onnx.shape_inference.infer_shapes(detach_large_constants(model)[0]).graph
     except Exception:  # a graph that it cannot read says nothing of types
         return
     for info in (*graph.value_info, *graph.output):
@@ -750,21 +775,21 @@ def infer_types(model: Graph) -> None:
             missing[info.name].type = oir.TensorType(oir.DataType(kind))
 
 
-def infer_shapes(model: Graph) -> None:
+def infer_shapes(model: Model) -> None:
     """Write onnx's shapes and types into the values of `model`."""
     common.ShapeInferencePass()(model)
 
 
-def remove(model: Graph, node: Node, keep: Value) -> None:
+def bypass_node(model: Model, node: Node, keep: Value) -> None:
     """Take out `node` (one output), whose readers read `keep` from then on.
 
     Where the node's output is a graph output, that name is kept by renaming `keep`, if `keep` is not a graph input or
-    output itself; otherwise the node must stay and False is returned by `removable`.
+    output itself; otherwise the node must stay and False is returned by `can_bypass_node`.
     """
     out = node.outputs[0]
     if out.is_graph_output():
         name = out.name
-        replace_readers(out, keep)
+        replace_all_uses(out, keep)
         model.graph.remove(node, safe=True)
         keep.name = name
         return
@@ -772,24 +797,24 @@ def remove(model: Graph, node: Node, keep: Value) -> None:
     model.graph.remove(node, safe=True)
 
 
-def removable(node: Node, keep: Value) -> bool:
-    """Whether `remove` may take out `node`: false where it would have to rename a graph input or output."""
+def can_bypass_node(node: Node, keep: Value) -> bool:
+    """Whether `bypass_node` may take out `node`: false where it would have to rename a graph input or output."""
     pinned = keep.is_graph_input() or keep.is_graph_output() or keep.is_initializer()
     return not (node.outputs[0].is_graph_output() and pinned)
 
 
-def absorb(model: Graph, node: Node, after: Node) -> None:
+def absorb_consumer(model: Model, node: Node, after: Node) -> None:
     """Take out `after`, whose work `node` (its producer) does from now on: `node`'s output takes `after`'s name."""
     out, result = after.outputs[0], node.outputs[0]
     name, kind, size = out.name, out.type, out.shape
-    replace_readers(out, result)
+    replace_all_uses(out, result)
     model.graph.remove(after, safe=True)
     result.name, result.type, result.shape = name, kind or result.type, size or result.shape
 
 
-def rename_initializer(model: Graph, value: Value, name: str) -> None:
+def rename_initializer(model: Model, value: Value, name: str) -> None:
     """Give the initializer `value` the free name `name`."""
-    array = const(value)
+    array = const_value(value)
     assert array is not None
     replacement = add_initializer(model, name, array)
     for user, index in list(value.uses()):
@@ -797,7 +822,7 @@ def rename_initializer(model: Graph, value: Value, name: str) -> None:
     del model.graph.initializers[str(value.name)]
 
 
-def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
     """Rename tensors, constants among them, and nodes of the main graph; no new name may be an old one too.
 
     Constant data may be shared with another graph: a renamed constant gets a tensor of its own.
@@ -808,7 +833,7 @@ def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -
         if new is not None and value.const_value is not None:
             value.const_value = oir.tensor(value.const_value.numpy(), name=new)
     order = {id(value): place for place, value in enumerate(graph.initializers.values())}
-    for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_written(graph))}.values():
+    for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))}.values():
         value.name = tensors.get(str(value.name), value.name)
     constants = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
     graph.initializers.clear()
@@ -817,18 +842,18 @@ def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -
         node.name = nodes.get(str(node.name), node.name)
 
 
-def _written(graph: oir.Graph) -> Iterator[Value]:
+def _iter_outputs(graph: oir.Graph) -> Iterator[Value]:
     for node in graph:
         yield from (value for value in node.outputs if value.name)
 
 
-def inner_names(model: Graph) -> set[str]:
+def get_subgraph_tensor_names(model: Model) -> set[str]:
     """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
     bodies = [a.as_graph() for node in model.graph for a in node.attributes.values() if a.type.name == "GRAPH"]
     inner: set[str] = set()
     while bodies:
         body = bodies.pop()
-        inner |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_written(body))}
+        inner |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_iter_outputs(body))}
         bodies += [a.as_graph() for node in body for a in node.attributes.values() if a.type.name == "GRAPH"]
     return inner
 
@@ -839,11 +864,11 @@ def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as th
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
 
 
-def oir_shape(dims: Sequence[Size]) -> oir.Shape:
+def make_shape(dims: Sequence[Dim]) -> oir.Shape:
     """Return an onnx_ir shape of `dims` (numbers, names or symbolic dimensions)."""
     return oir.Shape(dims)
 
 
-def tensor_type(dtype: np.dtype) -> oir.TensorType:
+def make_tensor_type(dtype: np.dtype) -> oir.TensorType:
     """Return the onnx_ir type of arrays of `dtype`."""
     return oir.TensorType(oir.DataType.from_numpy(dtype))

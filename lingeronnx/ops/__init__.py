@@ -1,7 +1,7 @@
 """The rules: which float operators become which integer ones, in one explicit table.
 
-Adding one = its file + a line here + its test. `float_op(node, row)` finds the rule of a float node;
-`lowering_rule(format)` the one whose limits hold for an integer node. The integer operators are in `formats`.
+Adding one = its file + a line here + its test. `find_lowering_rule(node, row)` finds the rule of a float node;
+`get_rule_for_integer_op(format)` the one whose limits hold for an integer node. The integer operators are in `formats`.
 """
 
 from __future__ import annotations
@@ -9,66 +9,102 @@ from __future__ import annotations
 from ..formats import Format
 from ..graph import ir
 from ..targets import Target
-from ._base import Op, Violation, rule_text
+from ._base import Op, Violation, format_limit_rule
 from .constant_operand import AddConstant, MulConstant
+from .data_movement.concat import Concat
+from .data_movement.pad import Pad
+from .data_movement.repeat_resize import Expand, Resize, Tile
+from .data_movement.selection import Gather, Slice
+from .data_movement.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
 from .elementwise import Add, Mul, Sub
-from .functions.activation import Clip, Relu, is_relu
-from .functions.gated import Gated
-from .functions.hard import HardSigmoid, HardSwish
-from .functions.leaky import LeakyRelu
-from .functions.lut import SIGMOID, TANH
-from .functions.table import HALF_LINES, TABLE
+from .functions.activation import Clip, Relu, is_relu_like
+from .functions.gated_activations import GatedActivation
+from .functions.hard_activations import HardSigmoid, HardSwish
+from .functions.leaky_relu import LeakyRelu
+from .functions.lookup_table import LEAKY_RELU_TABLE, TABLE
+from .functions.sigmoid_tanh import SIGMOID, TANH
+from .layers.batch_norm import BatchNorm2d, get_weight_values, replace_weight_values
 from .layers.conv import CONV2D, Conv1d
-from .layers.deconv import ConvTranspose2d
+from .layers.conv_transpose import ConvTranspose2d
 from .layers.layer_norm import LayerNorm
 from .layers.linear import LINEAR
 from .layers.matmul import Bmm
-from .layers.norm import BatchNorm2d, parameter_values, with_parameter
 from .layers.pool import AVERAGE, MaxPool
 from .layers.recurrent import LSTM, Gru
 from .layers.softmax import LogSoftmax, Softmax
-from .moves.concat import Concat
-from .moves.pad import Pad
-from .moves.select import Gather, Slice
-from .moves.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
-from .moves.spread import Expand, Resize, Tile
-from .scaling import ScalePair, Scaling, own_scale
+from .scale_constraints import ScalePair, Scaling, share_no_scales
 
 __all__ = [
-    "OPS",
+    "LOWERING_RULES",
     "Op",
     "ScalePair",
     "Scaling",
     "Violation",
     "add_lowering_rule",
-    "float_op",
-    "is_relu",
-    "is_tabled",
-    "own_scale",
-    "parameter_values",
+    "find_lowering_rule",
+    "is_relu_like",
+    "is_table_only",
+    "share_no_scales",
+    "get_weight_values",
     "remove_lowering_rule",
-    "lowering_rule",
-    "rule_text",
-    "runs",
-    "with_parameter",
+    "get_rule_for_integer_op",
+    "format_limit_rule",
+    "can_lower",
+    "replace_weight_values",
 ]
 
-OPS: tuple[Op, ...] = (
-    CONV2D, Conv1d(), ConvTranspose2d(), LINEAR, Bmm(), BatchNorm2d(), AddConstant(), MulConstant(), Add(), Sub(),
-    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), HALF_LINES, LeakyRelu(), SIGMOID, TANH, Gated(),
-    HardSigmoid(), HardSwish(), Softmax(), LogSoftmax(), LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(),
-    Unsqueeze(), Transpose(), Slice(), Gather(), Tile(), Expand(), Pad(), Resize(), TABLE,
-)  # fmt: skip
+LOWERING_RULES: tuple[Op, ...] = (
+    CONV2D,
+    Conv1d(),
+    ConvTranspose2d(),
+    LINEAR,
+    Bmm(),
+    BatchNorm2d(),
+    AddConstant(),
+    MulConstant(),
+    Add(),
+    Sub(),
+    Mul(),
+    Concat(),
+    AVERAGE,
+    MaxPool(),
+    Relu(),
+    Clip(),
+    LEAKY_RELU_TABLE,
+    LeakyRelu(),
+    SIGMOID,
+    TANH,
+    GatedActivation(),
+    HardSigmoid(),
+    HardSwish(),
+    Softmax(),
+    LogSoftmax(),
+    LayerNorm(),
+    LSTM,
+    Gru(),
+    Reshape(),
+    Flatten(),
+    Squeeze(),
+    Unsqueeze(),
+    Transpose(),
+    Slice(),
+    Gather(),
+    Tile(),
+    Expand(),
+    Pad(),
+    Resize(),
+    TABLE,
+)
 
 #: A composition's title is not the name of the integer operator that it ends in.
-_BY_FORMAT = {op.format: op for op in OPS if not op.title}
-_BY_FLOAT: dict[tuple[str, str], list[Op]] = {}
-for _op in OPS:
+_RULES_BY_INTEGER_OP = {op.format: op for op in LOWERING_RULES if not op.title}
+_RULES_BY_FLOAT_OP: dict[tuple[str, str], list[Op]] = {}
+for _op in LOWERING_RULES:
     for _key in _op.floats:
-        _BY_FLOAT.setdefault(_key, []).append(_op)
+        _RULES_BY_FLOAT_OP.setdefault(_key, []).append(_op)
 
 
-def float_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
+def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     """Return the rule by which the float `node` is lowered for `target`, or None and why there is none.
 
     Of several rules that take the node it is the first that `target` has and whose limits hold, else the first
@@ -76,7 +112,7 @@ def float_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     is against it.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
-    candidates = _BY_FLOAT.get((domain, ir.kind(node)), [])
+    candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
     reasons = [op.reject(node) for op in candidates]
@@ -88,33 +124,33 @@ def float_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     return (best or there or fitting)[0], ""
 
 
-def runs(node: ir.Node, target: Target) -> bool:
+def can_lower(node: ir.Node, target: Target) -> bool:
     """Whether `target` computes the float `node` in integers, within its limits."""
-    op, _ = float_op(node, target)
+    op, _ = find_lowering_rule(node, target)
     return op is not None and op.available(target) and not op.violations(node, target)
 
 
-def is_tabled(kind: str) -> bool:
+def is_table_only(kind: str) -> bool:
     """Whether a table is all there is for a standard function of one number."""
-    return _BY_FLOAT.get(("", kind)) == [TABLE]
+    return _RULES_BY_FLOAT_OP.get(("", kind)) == [TABLE]
 
 
 def add_lowering_rule(op: Op) -> None:
     """Let another rule be asked, after those that are there."""
     if not op.title:
-        _BY_FORMAT[op.format] = op
+        _RULES_BY_INTEGER_OP[op.format] = op
     for key in op.floats:
-        _BY_FLOAT.setdefault(key, []).append(op)
+        _RULES_BY_FLOAT_OP.setdefault(key, []).append(op)
 
 
 def remove_lowering_rule(op: Op) -> None:
     """Take out what `add_lowering_rule` put in."""
-    if _BY_FORMAT.get(op.format) is op:
-        del _BY_FORMAT[op.format]
+    if _RULES_BY_INTEGER_OP.get(op.format) is op:
+        del _RULES_BY_INTEGER_OP[op.format]
     for key in op.floats:
-        _BY_FLOAT[key] = [other for other in _BY_FLOAT.get(key, []) if other is not op]
+        _RULES_BY_FLOAT_OP[key] = [other for other in _RULES_BY_FLOAT_OP.get(key, []) if other is not op]
 
 
-def lowering_rule(form: Format) -> Op | None:
+def get_rule_for_integer_op(form: Format) -> Op | None:
     """Return the rule that writes `form` and knows its limits; None for an operator that the quantizer never writes."""
-    return _BY_FORMAT.get(form)
+    return _RULES_BY_INTEGER_OP.get(form)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..targets import Limit, Target, rule_text
-from .scaling import Scaling
+from ..lowering import LoweringContext
+from ..targets import LimitCheck, Target, format_limit_rule
+from .scale_constraints import Scaling
 
-__all__ = ["Op", "Violation", "fixed_batch", "rule_text"]
+__all__ = ["Op", "Violation", "fix_batch_to_one", "format_limit_rule"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Op:
     format: Format
     title = ""
     floats: tuple[tuple[str, str], ...] = ()
-    constraints: tuple[Limit, ...] = ()
+    constraints: tuple[LimitCheck, ...] = ()
     #: What it asks of the scales of its tensors.
     scaling = Scaling()
     #: Whether it only moves data: between float operators there is no point in quantizing it.
@@ -95,7 +95,7 @@ class Op:
 
     def absence(self, node: ir.Node, target: Target) -> str:
         """Return the reason that a user reads where `available` says no."""
-        return f"{target.name} has no operator for {ir.operator(node)}"
+        return f"{target.name} has no operator for {ir.display_op_type(node)}"
 
     def takes_zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether the activations of this float node may have zero points on `target`."""
@@ -107,11 +107,11 @@ class Op:
         """Return the multiply-accumulates of one sample."""
         return 0
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
-        low.emit(self.format, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes})
+        low.emit(self.format, node, low.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
 
-    def limits(self, target: Target) -> tuple[Limit, ...]:
+    def limits(self, target: Target) -> tuple[LimitCheck, ...]:
         """Return the limits of this operator on `target`: those of the target's own, and the rule's."""
         return (*(() if self.title else target.vendor.limits(self.format.name)), *self.constraints)
 
@@ -121,13 +121,13 @@ class Op:
         for constraint in self.limits(target):
             value = constraint(node, target)
             if value is not None:
-                rule, remedy = rule_text(constraint, target)
+                rule, remedy = format_limit_rule(constraint, target)
                 violations.append(
-                    Violation(str(node.name), ir.operator(node), ir.written_name(node), rule, str(value), remedy)
+                    Violation(str(node.name), ir.display_op_type(node), ir.output_name(node), rule, str(value), remedy)
                 )
         return violations
 
 
-def fixed_batch(target: Sequence[int]) -> list[int]:
+def fix_batch_to_one(target: Sequence[int]) -> list[int]:
     """Return a Reshape target with the batch axis as the chip has it: 1."""
     return [1 if i == 0 and d in (0, -1) else int(d) for i, d in enumerate(target)]

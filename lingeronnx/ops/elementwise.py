@@ -11,51 +11,57 @@ from collections.abc import Callable
 from functools import partial
 
 from .. import formats
-from ..emit import Lowering
-from ..formats.pairs import PairFormat
+from ..formats.binary import BinaryIntegerOp
 from ..graph import ir
-from ..graph.attributes import Attribute
+from ..graph.attributes import AttributeValue
+from ..lowering import LoweringContext
 from ..plan import Affine
 from ..targets import Target
-from ..targets.arithmetic import Operands, Sum
-from ..targets.limits import OperandLimits
+from ..targets.arithmetic import AddArithmetic, AddOperandPrecision
+from ..targets.limits import BinaryOperandLimits
 from ._base import Op
-from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
-from .layers.norm import scaled_channels
-from .moves.concat import copied
-from .scaling import Exponents, ScalePair, Scaling, own_scale, product
+from .data_movement.concat import is_repeated_tensor
+from .functions.attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
+from .layers.batch_norm import emit_channel_affine
+from .scale_constraints import ExponentLookup, ScalePair, Scaling, product_max_exponent, share_no_scales
 
 __all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 
 
-def equal_shapes(node: ir.Node, target: Target) -> object:
+def check_equal_shapes(node: ir.Node, target: Target) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
-    limits, (left, right) = target.limits(formats.ADD.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    limits, (left, right) = (
+        target.limits(formats.ADD.name, BinaryOperandLimits),
+        (ir.get_shape(v) for v in node.inputs[:2]),
+    )
     if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
         return None
-    return f"{_text(left)} and {_text(right)}"
+    return f"{_format_shape(left)} and {_format_shape(right)}"
 
 
-def mul_shapes(node: ir.Node, target: Target) -> object:
+def check_mul_shapes(node: ir.Node, target: Target) -> object:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
-    limits, (left, right) = target.limits(formats.MUL.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    limits, (left, right) = (
+        target.limits(formats.MUL.name, BinaryOperandLimits),
+        (ir.get_shape(v) for v in node.inputs[:2]),
+    )
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
     channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1]
     if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
         return None
-    return f"{_text(left)} and {_text(right)}"
+    return f"{_format_shape(left)} and {_format_shape(right)}"
 
 
-def _text(shape: tuple[int | None, ...]) -> str:
+def _format_shape(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
 class BinaryOp(Op):
     """Two activations in, each with a scale of its own."""
 
-    format: PairFormat
-    scaling = Scaling(shared_scales=own_scale)
+    format: BinaryIntegerOp
+    scaling = Scaling(shared_scales=share_no_scales)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return both operands."""
@@ -63,43 +69,45 @@ class BinaryOp(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """A constant operand is not an activation."""
-        if any(ir.const(v) is not None for v in node.inputs):
+        if any(ir.const_value(v) is not None for v in node.inputs):
             return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
         return None
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit with the three scales."""
         inputs = [low.integer(node, 0), low.integer(node, 1)]
         low.emit(self.format, node, inputs, self.lowered_attributes(node, low))
 
-    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
+    def lowered_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
         """Return the attributes of the integer node."""
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
 
-def _read_alone(node: ir.Node) -> list[str]:
+def _exclusive_operands(node: ir.Node) -> list[str]:
     """Return the operands that only this node reads and that are no copies."""
     read = [v for v in node.inputs[:2] if v is not None]
-    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
+    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not is_repeated_tensor(v)]
 
 
-def _meets_finer(form: PairFormat, target: Target) -> bool:
-    how = target.computes(form.name, Sum)
-    return how is not None and how.operands is Operands.FINE
+def _adds_at_finer_scale(form: BinaryIntegerOp, target: Target) -> bool:
+    how = target.computes(form.name, AddArithmetic)
+    return how is not None and how.operands is AddOperandPrecision.FINE
 
 
-def _summands(form: PairFormat, node: ir.Node, target: Target) -> list[ScalePair]:
+def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target) -> list[ScalePair]:
     """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
 
     A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
     what they are copies of, which others may read.
     """
-    if _meets_finer(form, target):
+    if _adds_at_finer_scale(form, target):
         return []
-    return [ScalePair(name, ir.written_name(node)) for name in _read_alone(node)]
+    return [ScalePair(name, ir.output_name(node)) for name in _exclusive_operands(node)]
 
 
-def _finer_summands(form: PairFormat, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
+def _find_finer_summands(
+    form: BinaryIntegerOp, node: ir.Node, target: Target, scale: Callable[[str], float]
+) -> list[str]:
     """Return the operands that only this sum reads and that are held finer than it, without a use.
 
     Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
@@ -107,23 +115,23 @@ def _finer_summands(form: PairFormat, node: ir.Node, target: Target, scale: Call
     is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
     too, and stays so: then the sums lie between integers anyway.
     """
-    if not _meets_finer(form, target):
+    if not _adds_at_finer_scale(form, target):
         return []
-    alone, most = _read_alone(node), scale(ir.written_name(node))
-    finer = [name for name in dict.fromkeys(ir.read_name(node, i) for i in (0, 1)) if scale(name) > most]
+    alone, most = _exclusive_operands(node), scale(ir.output_name(node))
+    finer = [name for name in dict.fromkeys(ir.input_name(node, i) for i in (0, 1)) if scale(name) > most]
     return finer if all(name in alone for name in finer) else []
 
 
-def _coarser_operand(node: ir.Node, exponent: Exponents) -> int:
+def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
     """Both operands are shifted right: q_o <= q_x, q_y."""
-    return min(exponent(ir.read_name(node, i)) for i in (0, 1))
+    return min(exponent(ir.input_name(node, i)) for i in (0, 1))
 
 
-def _sum_scaling(form: PairFormat) -> Scaling:
+def _make_sum_scale_constraints(form: BinaryIntegerOp) -> Scaling:
     return Scaling(
-        shared_scales=partial(_summands, form),
-        coarser_inputs=partial(_finer_summands, form),
-        max_exponent=_coarser_operand,
+        shared_scales=partial(_shared_summand_scales, form),
+        coarser_inputs=partial(_find_finer_summands, form),
+        max_exponent=_sum_max_exponent,
     )
 
 
@@ -131,18 +139,18 @@ class Add(BinaryOp):
     """Sum of two activations."""
 
     format = formats.ADD
-    scaling = _sum_scaling(formats.ADD)
+    scaling = _make_sum_scale_constraints(formats.ADD)
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
-    constraints = (equal_shapes,)
+    constraints = (check_equal_shapes,)
 
     def reject(self, node: ir.Node) -> str | None:
         """As the others; a mask's numbers are beyond any range."""
-        return MASKED_AT_RUN_TIME if masked_at_run_time(node.outputs[0]) else super().reject(node)
+        return RUN_TIME_MASK_REASON if is_masked_at_run_time(node.outputs[0]) else super().reject(node)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        limits = low.target.limits(formats.ADD.name, OperandLimits)
+        limits = low.target.limits(formats.ADD.name, BinaryOperandLimits)
         if limits is not None and not limits.either and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
@@ -157,17 +165,17 @@ class Sub(Add):
     """
 
     format = formats.SUB
-    scaling = _sum_scaling(formats.SUB)
+    scaling = _make_sum_scale_constraints(formats.SUB)
     floats = (("", "Sub"),)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
-        shape = ir.known_shape(node.inputs[1])
-        limits = low.target.limits(formats.SUB.name, OperandLimits)
+        shape = ir.require_shape(node.inputs[1])
+        limits = low.target.limits(formats.SUB.name, BinaryOperandLimits)
         if limits is None or limits.images or len(shape) != 4:
             BinaryOp.lower(self, node, low)
             return
-        negated = scaled_channels(
+        negated = emit_channel_affine(
             low,
             node,
             "negated",
@@ -185,13 +193,13 @@ class Mul(BinaryOp):
 
     format = formats.MUL
     floats = (("", "Mul"),)
-    constraints = (mul_shapes,)
-    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=product)
+    constraints = (check_mul_shapes,)
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit; the operand with one number per channel is the second, as the executors take it."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        left, right = (ir.known_shape(value) for value in node.inputs[:2])
+        left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
             attrs = self.format.scales(low.read(node, 1), low.read(node, 0), low.written(node))
             inputs.reverse()

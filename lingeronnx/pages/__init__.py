@@ -4,10 +4,10 @@
     page       the whole text: head, contents, parts
     parts      the pieces that a part is built of; they escape every text that they are given
 
-Knows no model and no result: each result has a function of its own that makes its `PagePart`.
+Knows no model and no result: each result has a function of its own that makes its `PageSection`.
 """
 
-from . import parts
-from .document import PagePart, page
+from . import components
+from .document import PageSection, render_page
 
-__all__ = ["PagePart", "page", "parts"]
+__all__ = ["PageSection", "components", "render_page"]

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from ..alike import visible
-from ..json_values import plain
-from .parts import text
+from ..json_values import to_json_value
+from ..message_grouping import escape_invisible
+from .components import escape_text
 
-__all__ = ["PagePart", "page"]
+__all__ = ["PageSection", "render_page"]
 
 
 @dataclass(frozen=True)
-class PagePart:
+class PageSection:
     """A section of a page.
 
     key : of its id and of its data's. title : its heading. html : what stands below. data : JSON-ready, shown as
@@ -34,27 +34,29 @@ class PagePart:
     script: str = ""
 
 
-def page(title: str, about: str, parts: Sequence[PagePart]) -> str:
+def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
     """Return the HTML of a page; title, about : plain texts."""
-    links = "".join(f'<li><a href="#{part.key}">{text(part.title)}</a></li>' for part in parts)
+    links = "".join(f'<li><a href="#{part.key}">{escape_text(part.title)}</a></li>' for part in parts)
     shown = {
-        "TITLE": text(title),
-        "ABOUT": text(about),
-        "STYLE": "\n".join([_read("page.css"), *(part.style for part in parts)]),
+        "TITLE": escape_text(title),
+        "ABOUT": escape_text(about),
+        "STYLE": "\n".join([_read_asset("page.css"), *(part.style for part in parts)]),
         "CONTENTS": f'<nav aria-label="contents"><ul>{links}</ul></nav>' if len(parts) > 1 else "",
-        "PARTS": "\n".join(map(_section, parts)),
-        "SCRIPT": "\n".join([_read("page.js"), *(part.script for part in parts)]),
+        "PARTS": "\n".join(map(_render_section, parts)),
+        "SCRIPT": "\n".join([_read_asset("page.js"), *(part.script for part in parts)]),
     }
-    pieces = _read("page.html").split("%%")
+    pieces = _read_asset("page.html").split("%%")
     return "".join(shown[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def _section(part: PagePart) -> str:
-    body = json.dumps(plain(part.data, visible), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+def _render_section(part: PageSection) -> str:
+    body = json.dumps(to_json_value(part.data, escape_invisible), separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
     data = "" if part.data is None else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
-    head = f'<h2 id="{part.key}-title">{text(part.title)}</h2>'
+    head = f'<h2 id="{part.key}-title">{escape_text(part.title)}</h2>'
     return f'<section id="{part.key}" aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
 
 
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")

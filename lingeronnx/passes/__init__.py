@@ -1,10 +1,11 @@
 """Normalisation: ordered tuples of passes that bring a float graph into the few forms `ops` knows.
 
-`ENTRY` makes a user's graph readable, `STRAIGHTEN` inlines decided control flow, `PASSES` simplify and fuse.
+`ENTRY_PASSES` makes a user's graph readable, `CONTROL_FLOW_PASSES` inlines decided control flow, `NORMALIZATION_PASSES`
+simplify and fuse.
 
-Every pass is a function in a file of its own that returns the number of its changes, or an `Answer` that also says why
-it did not act where it might have. It changes the graph in place, keeps it valid ONNX that onnxruntime runs, keeps the
-names of graph inputs, outputs and surviving tensors, and a second run changes nothing. What it needs of the graph
+Every pass is a function in a file of its own that returns the number of its changes, or an `PassResult` that also says
+why it did not act where it might have. It changes the graph in place, keeps it valid ONNX that onnxruntime runs, keeps
+the names of graph inputs, outputs and surviving tensors, and a second run changes nothing. What it needs of the graph
 stands beside it as data, which the runner (`_pass`) checks.
 """
 
@@ -16,175 +17,285 @@ import numpy as np
 
 from ..graph import ir, operators
 from ._pass import (
-    INLINED,
-    PLAIN,
-    SHAPED,
-    STRAIGHT,
-    TYPED,
-    USED,
-    Answer,
+    CONSTANTS_LIFTED,
+    FUNCTIONS_INLINED,
+    INPUTS_TYPED,
+    NO_DEAD_NODES,
+    NO_SUBGRAPHS,
+    SHAPES_KNOWN,
     Pass,
     PassError,
+    PassObserver,
+    PassResult,
     PassRun,
-    Reason,
-    Watch,
-    left_out,
-    of,
+    SkipReason,
+    format_skipped_pass,
+    is_strict_mode,
+    match_op_types,
     run_passes,
-    strict,
 )
-from ._record import Record
-from .axes.batch_first import batch_first
-from .axes.channels import channels
-from .axes.constant_rows import constant_rows
-from .axes.dense_order import dense_order
-from .axes.joined_parts import joined_parts
-from .axes.layout import layout
+from ._pass_log import PassLog
+from .activations.attention_mask import canonicalize_attention_masks
+from .activations.clip import simplify_clip
+from .activations.min_max import convert_min_max_to_clip
+from .activations.softmax import canonicalize_softmax
+from .activations.unary_functions import fuse_known_activations, fuse_unary_functions
+from .axes.batch_first import move_batch_to_front
+from .axes.bypass_concat import bypass_concat
+from .axes.cancel_transposes import cancel_transposes
+from .axes.channel_selection import fold_channel_selection
+from .axes.constant_concat import replace_constant_concat
 from .axes.merge_axes import merge_axes
-from .axes.rows import rows
-from .axes.split import split
-from .axes.unbind import unbind
-from .curves.clip import clip
-from .curves.curves import curves, known_curves
-from .curves.mask import mask
-from .curves.min_max import min_max
-from .curves.softmax import softmax
-from .entry.float32 import FLOAT32, float32
-from .entry.free_batch import free_batch
-from .entry.functions import inline_functions
-from .entry.prepare import clean, prepare
-from .entry.raise_opset import READABLE_OPSET, raise_opset
-from .entry.refuse import refuse
-from .entry.sequences import sequences
-from .entry.sound import sound
-from .folding.cast_like import cast_like
+from .axes.split_to_slices import convert_split_to_slices
+from .axes.transpose_into_linear import fold_transpose_into_linear
+from .axes.unbind import slice_before_transpose
+from .axes.unfold_linear_batch import unfold_linear_batch
+from .entry.check_schemas import check_schemas
+from .entry.dynamic_batch import make_batch_dynamic
+from .entry.float32 import FLOAT32, convert_to_float32
+from .entry.inline_functions import inline_functions
+from .entry.lift_constants import lift_constants, remove_dead_nodes
+from .entry.raise_opset import READABLE_OPSET, convert_opset
+from .entry.reject_unsupported import reject_unsupported
+from .entry.sequences import replace_sequences
+from .folding.cast_like import convert_cast_like
+from .folding.constant_targets import has_computed_target, make_targets_constant
 from .folding.constants import fold_constants
-from .folding.control import check_control, inline_control
+from .folding.control_flow import inline_static_control_flow, reject_control_flow
 from .folding.identity import drop_identity
-from .folding.known_shapes import known_shapes
-from .folding.reshape import constant_reshape, is_computed
-from .folding.shapes import trace_shapes
-from .folding.zero_states import begins_with_a_state, zero_states
-from .layers.affine import fold_affine
-from .layers.average_pool import average_pool
-from .layers.backward import backward
+from .folding.known_shapes import fold_known_shapes
+from .folding.shape_tracing import trace_shapes
+from .folding.zero_states import drop_zero_states, has_initial_state
 from .layers.batch_norm import fold_batch_norm
-from .layers.constant_factor import constant_factor
-from .layers.einsum import einsum
-from .layers.explicit_pads import explicit_pads
-from .layers.layer_behind import batch_norm_behind, layer_behind
-from .layers.layer_norm import layer_norm
-from .layers.linear import linear
-from .layers.plain_conv import plain_conv
-from .layers.recurrent import is_batch_first, recurrent, time_first
-from .layers.reduced import reduced
-from .layers.scaled_product import scaled_product
-from .layers.sequence_pool import sequence_pool
+from .layers.channel_affine import fold_affine
+from .layers.constant_matmul import canonicalize_constant_matmul
+from .layers.einsum import decompose_einsum
+from .layers.factor_through_matmul import fold_factor_through_matmul
+from .layers.fold_into_next_layer import fold_batch_norm_into_next_layer, fold_factor_into_next_layer
+from .layers.layer_norm import fuse_layer_norm
+from .layers.linear import fuse_linear
+from .layers.recurrent import convert_recurrent_layers, convert_to_time_first, is_batch_first
+from .layers.reductions_to_pools import convert_reductions_to_pools
+from .layers.resolve_padding import resolve_padding
+from .layers.reversed_sequence import fold_sequence_reversal
+from .layers.sequence_pool import convert_sequence_pools
+from .layers.spatial_pool import convert_spatial_pools
+from .layers.unit_stride_conv_transpose import convert_unit_stride_conv_transpose
 
 __all__ = [
-    "ENTRY",
-    "PASSES",
-    "STRAIGHTEN",
-    "VITAL",
-    "Answer",
+    "ENTRY_PASSES",
+    "NORMALIZATION_PASSES",
+    "CONTROL_FLOW_PASSES",
+    "REQUIRED_PASSES",
+    "PassResult",
     "Pass",
     "PassError",
-    "Reason",
-    "Record",
+    "SkipReason",
+    "PassLog",
     "PassRun",
-    "Watch",
-    "accept",
-    "left_out",
+    "PassObserver",
+    "run_entry_passes",
+    "format_skipped_pass",
     "normalize",
-    "straighten",
-    "strict",
+    "resolve_control_flow",
+    "is_strict_mode",
 ]
 
 
-#: What most passes need: constants that `ir.const` sees; also tensors whose shapes are told; also one straight line.
-_PLAIN = (INLINED, PLAIN)
-_TRACED = (*_PLAIN, SHAPED)
-_LINE = (*_PLAIN, STRAIGHT)
-_ALL = (*_TRACED, STRAIGHT)
+#: Preconditions of most passes: constants are readable by `ir.const_value`; shapes are inferred as well;
+#: control flow is absent as well.
+_BASIC_CONDITIONS = (FUNCTIONS_INLINED, CONSTANTS_LIFTED)
+_SHAPED_CONDITIONS = (*_BASIC_CONDITIONS, SHAPES_KNOWN)
+_FLAT_CONDITIONS = (*_BASIC_CONDITIONS, NO_SUBGRAPHS)
+_FLAT_SHAPED_CONDITIONS = (*_SHAPED_CONDITIONS, NO_SUBGRAPHS)
 
 #: On the user's own graph, before its first run.
-ENTRY = (
-    Pass("sound", sound, ensures=[TYPED], complete=True),
-    Pass("inline-functions", inline_functions, ensures=[INLINED], complete=True),
-    Pass("prepare", prepare, ensures=_PLAIN, complete=True),
-    Pass("sequences", sequences, _PLAIN, ensures=_PLAIN, left=of(*operators.SEQUENCES)),
-    Pass("refuse", refuse, _PLAIN, ensures=_PLAIN, left=of(*operators.SEQUENCES), complete=True),
-    Pass("float32", float32, _PLAIN,
-         "float16, bfloat16 and double are computed in float32, inputs and outputs included",
-         ensures=[FLOAT32], complete=True),
-    Pass("raise-opset", raise_opset, _PLAIN, ensures=[*_PLAIN, READABLE_OPSET]),
-    Pass("time-first", time_first, _PLAIN, ensures=_PLAIN, left=is_batch_first, complete=True),
-    Pass("free-batch", free_batch, _PLAIN, "the batch size that the file fixes is made dynamic", ensures=_PLAIN),
-)  # fmt: skip
-
-#: Until nothing changes, each round on freshly traced shapes: what is inlined has none yet.
-STRAIGHTEN = (
-    Pass("prepare", prepare, ensures=_PLAIN, complete=True),
-    Pass("cast-like", cast_like, _PLAIN, ensures=_PLAIN, left=of("CastLike")),
-    Pass("fold-constants", fold_constants, _PLAIN, ensures=_PLAIN),
-    Pass("known-shapes", known_shapes, _TRACED, ensures=_PLAIN, left=of("Shape", "Size")),
-    Pass("fold-constants", fold_constants, _PLAIN, ensures=_PLAIN),
-    Pass("inline-control", inline_control, _PLAIN, ensures=[INLINED], left=ir.holds_graphs),
+ENTRY_PASSES = (
+    Pass("sound", check_schemas, ensures=[INPUTS_TYPED], complete=True),
+    Pass("inline-functions", inline_functions, ensures=[FUNCTIONS_INLINED], complete=True),
+    Pass("prepare", lift_constants, ensures=_BASIC_CONDITIONS, complete=True),
+    Pass(
+        "sequences",
+        replace_sequences,
+        _BASIC_CONDITIONS,
+        ensures=_BASIC_CONDITIONS,
+        left=match_op_types(*operators.SEQUENCE_OPS),
+    ),
+    Pass(
+        "refuse",
+        reject_unsupported,
+        _BASIC_CONDITIONS,
+        ensures=_BASIC_CONDITIONS,
+        left=match_op_types(*operators.SEQUENCE_OPS),
+        complete=True,
+    ),
+    Pass(
+        "float32",
+        convert_to_float32,
+        _BASIC_CONDITIONS,
+        "float16, bfloat16 and double are computed in float32, inputs and outputs included",
+        ensures=[FLOAT32],
+        complete=True,
+    ),
+    Pass("raise-opset", convert_opset, _BASIC_CONDITIONS, ensures=[*_BASIC_CONDITIONS, READABLE_OPSET]),
+    Pass(
+        "time-first",
+        convert_to_time_first,
+        _BASIC_CONDITIONS,
+        ensures=_BASIC_CONDITIONS,
+        left=is_batch_first,
+        complete=True,
+    ),
+    Pass(
+        "free-batch",
+        make_batch_dynamic,
+        _BASIC_CONDITIONS,
+        ("the batch size that the file fixes is made dynamic"),
+        ensures=_BASIC_CONDITIONS,
+    ),
 )
 
-PASSES = (
-    Pass("check-control", check_control, ensures=[STRAIGHT], complete=True),
-    Pass("prepare", prepare, ensures=_LINE, complete=True),
-    Pass("cast-like", cast_like, _LINE, ensures=_LINE, left=of("CastLike")),
-    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
-    Pass("known-shapes", known_shapes, _ALL, ensures=_LINE, left=of("Shape", "Size")),
-    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
-    Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
-    Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
-    Pass("joined-parts", joined_parts, _ALL, ensures=_ALL),
-    Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
-    Pass("einsum", einsum, _ALL, ensures=_ALL, left=of("Einsum")),
-    Pass("constant-factor", constant_factor, _ALL, ensures=_ALL),
-    Pass("constant-rows", constant_rows, _ALL, ensures=_ALL),
-    Pass("batch-first", batch_first, _ALL, ensures=_ALL),
-    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
-    Pass("recurrent", recurrent, _ALL, ensures=_ALL, left=of("LSTM", "GRU")),
-    Pass("unbind", unbind, _ALL, ensures=_ALL),
-    Pass("channels", channels, _ALL, ensures=_ALL),
-    Pass("layout", layout, _ALL, ensures=_ALL),
-    Pass("backward", backward, _ALL, ensures=_ALL),
-    Pass("plain-conv", plain_conv, _ALL, ensures=_ALL),
-    Pass("explicit-pads", explicit_pads, _ALL, ensures=_ALL),
-    Pass("known-curves", known_curves, _ALL, ensures=_ALL),
-    Pass("layer-norm", layer_norm, _ALL, ensures=_ALL),
-    Pass("linear", linear, _ALL, ensures=_ALL, left=of("Gemm", "MatMul")),
-    Pass("rows", rows, _ALL, ensures=_ALL),
-    Pass("dense-order", dense_order, _ALL, ensures=_ALL),
-    Pass("fold-batch-norm", fold_batch_norm, _LINE, ensures=_LINE, left=of("BatchNormalization")),
-    Pass("scaled-product", scaled_product, _ALL, ensures=_ALL),
-    Pass("fold-affine", fold_affine, _ALL, ensures=_ALL),
-    Pass("min-max", min_max, _ALL, ensures=_ALL, left=of("Min", "Max")),
-    Pass("clip", clip, _LINE, ensures=_LINE),
-    Pass("reduced", reduced, _ALL, ensures=_ALL),
-    Pass("sequence-pool", sequence_pool, _ALL, ensures=_ALL),
-    Pass("average-pool", average_pool, _ALL, ensures=_ALL, left=of("GlobalAveragePool", "GlobalMaxPool")),
-    Pass("split", split, _ALL, ensures=_ALL, left=of("Split")),
-    Pass("merge-axes", merge_axes, _ALL, ensures=_ALL),
-    Pass("softmax", softmax, _ALL, ensures=_ALL),
-    Pass("mask", mask, _ALL, ensures=_ALL),
-    Pass("curves", curves, _ALL, ensures=_ALL),
-    Pass("layer-behind", layer_behind, _ALL, ensures=_ALL),
-    Pass("batch-norm-behind", batch_norm_behind, _ALL, ensures=_ALL, left=of("BatchNormalization")),
-    Pass("clean", clean, _LINE, ensures=[*_LINE, USED], complete=True),
+#: Until nothing changes, each round on freshly traced shapes: what is inlined has none yet.
+CONTROL_FLOW_PASSES = (
+    Pass("prepare", lift_constants, ensures=_BASIC_CONDITIONS, complete=True),
+    Pass("cast-like", convert_cast_like, _BASIC_CONDITIONS, ensures=_BASIC_CONDITIONS, left=match_op_types("CastLike")),
+    Pass("fold-constants", fold_constants, _BASIC_CONDITIONS, ensures=_BASIC_CONDITIONS),
+    Pass(
+        "known-shapes",
+        fold_known_shapes,
+        _SHAPED_CONDITIONS,
+        ensures=_BASIC_CONDITIONS,
+        left=match_op_types("Shape", "Size"),
+    ),
+    Pass("fold-constants", fold_constants, _BASIC_CONDITIONS, ensures=_BASIC_CONDITIONS),
+    Pass(
+        "inline-control",
+        inline_static_control_flow,
+        _BASIC_CONDITIONS,
+        ensures=[FUNCTIONS_INLINED],
+        left=ir.has_subgraphs,
+    ),
+)
+
+NORMALIZATION_PASSES = (
+    Pass("check-control", reject_control_flow, ensures=[NO_SUBGRAPHS], complete=True),
+    Pass("prepare", lift_constants, ensures=_FLAT_CONDITIONS, complete=True),
+    Pass("cast-like", convert_cast_like, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS, left=match_op_types("CastLike")),
+    Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
+    Pass(
+        "known-shapes",
+        fold_known_shapes,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_CONDITIONS,
+        left=match_op_types("Shape", "Size"),
+    ),
+    Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
+    Pass("zero-states", drop_zero_states, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS, left=has_initial_state),
+    Pass(
+        "drop-identity",
+        drop_identity,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("Identity"),
+    ),
+    Pass("joined-parts", bypass_concat, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "constant-reshape",
+        make_targets_constant,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=has_computed_target,
+    ),
+    Pass(
+        "einsum",
+        decompose_einsum,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("Einsum"),
+    ),
+    Pass("constant-factor", canonicalize_constant_matmul, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("constant-rows", replace_constant_concat, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("batch-first", move_batch_to_front, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
+    Pass(
+        "recurrent",
+        convert_recurrent_layers,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("LSTM", "GRU"),
+    ),
+    Pass("unbind", slice_before_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("channels", fold_channel_selection, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("layout", cancel_transposes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("backward", fold_sequence_reversal, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("plain-conv", convert_unit_stride_conv_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("explicit-pads", resolve_padding, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("known-curves", fuse_known_activations, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("layer-norm", fuse_layer_norm, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "linear",
+        fuse_linear,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("Gemm", "MatMul"),
+    ),
+    Pass("rows", unfold_linear_batch, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("dense-order", fold_transpose_into_linear, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "fold-batch-norm",
+        fold_batch_norm,
+        _FLAT_CONDITIONS,
+        ensures=_FLAT_CONDITIONS,
+        left=match_op_types("BatchNormalization"),
+    ),
+    Pass("scaled-product", fold_factor_through_matmul, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("fold-affine", fold_affine, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "min-max",
+        convert_min_max_to_clip,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("Min", "Max"),
+    ),
+    Pass("clip", simplify_clip, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
+    Pass("reduced", convert_reductions_to_pools, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("sequence-pool", convert_sequence_pools, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "average-pool",
+        convert_spatial_pools,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("GlobalAveragePool", "GlobalMaxPool"),
+    ),
+    Pass(
+        "split",
+        convert_split_to_slices,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("Split"),
+    ),
+    Pass("merge-axes", merge_axes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("softmax", canonicalize_softmax, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("mask", canonicalize_attention_masks, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("curves", fuse_unary_functions, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass("layer-behind", fold_factor_into_next_layer, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "batch-norm-behind",
+        fold_batch_norm_into_next_layer,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        left=match_op_types("BatchNormalization"),
+    ),
+    Pass("clean", remove_dead_nodes, _FLAT_CONDITIONS, ensures=[*_FLAT_CONDITIONS, NO_DEAD_NODES], complete=True),
 )
 
 #: What the others cannot do without. Any other pass may be left out: the graph is right then too, and more stays float.
-VITAL = frozenset(
+REQUIRED_PASSES = frozenset(
     ("sound", "inline-functions", "prepare", "refuse", "float32", "raise-opset", "check-control", "clean")
 )
 
 
-def accept(model: ir.Graph, watch: Watch | None = None) -> tuple[ir.Graph, list[str]]:
+def run_entry_passes(model: ir.Model, watch: PassObserver | None = None) -> tuple[ir.Model, list[str]]:
     """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
 
     watch : called after every pass. Raises ModelError for models that cannot be quantized.
@@ -193,20 +304,20 @@ def accept(model: ir.Graph, watch: Watch | None = None) -> tuple[ir.Graph, list[
     while True:
         copy = ir.clone(model)
         try:
-            changes = run_passes(ENTRY, copy, watch, without)
+            changes = run_passes(ENTRY_PASSES, copy, watch, without)
         except PassError as error:
-            if strict() or error.step in VITAL or error.step in without:
+            if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in without:
                 raise
             without[error.step] = f"it failed: {error.__cause__ or error}"
             continue
-        notes = [step.note for step in ENTRY if step.note and changes.get(step.name)]
-        return copy, [*notes, *(left_out(step, why) for step, why in without.items())]
+        notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
+        return copy, [*notes, *(format_skipped_pass(step, why) for step, why in without.items())]
 
 
-def straighten(
-    model: ir.Graph,
+def resolve_control_flow(
+    model: ir.Model,
     feed: Mapping[str, np.ndarray],
-    watch: Watch | None = None,
+    watch: PassObserver | None = None,
     without: Collection[str] = (),
 ) -> None:
     """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
@@ -214,12 +325,12 @@ def straighten(
     without : passes to leave out.
     """
     trace_shapes(model, feed)
-    while any(ir.holds_graphs(node) for node in model.graph):
-        if not run_passes(STRAIGHTEN, model, watch, without).get("inline-control"):
+    while any(ir.has_subgraphs(node) for node in model.graph):
+        if not run_passes(CONTROL_FLOW_PASSES, model, watch, without).get("inline-control"):
             break
         trace_shapes(model, feed)
 
 
-def normalize(model: ir.Graph, watch: Watch | None = None, without: Collection[str] = ()) -> dict[str, int]:
+def normalize(model: ir.Model, watch: PassObserver | None = None, without: Collection[str] = ()) -> dict[str, int]:
     """Run all passes but `without` on `model`, whose shapes are traced, in place; return how many changes each made."""
-    return run_passes(PASSES, model, watch, without)
+    return run_passes(NORMALIZATION_PASSES, model, watch, without)

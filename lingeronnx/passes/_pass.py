@@ -11,23 +11,23 @@ from ..errors import InternalError, LingerOnnxError
 from ..graph import ir
 
 __all__ = [
-    "INLINED",
-    "PLAIN",
-    "SHAPED",
-    "STRAIGHT",
-    "TYPED",
-    "USED",
-    "Answer",
+    "FUNCTIONS_INLINED",
+    "CONSTANTS_LIFTED",
+    "SHAPES_KNOWN",
+    "NO_SUBGRAPHS",
+    "INPUTS_TYPED",
+    "NO_DEAD_NODES",
+    "PassResult",
     "Condition",
     "Pass",
     "PassError",
-    "Reason",
+    "SkipReason",
     "PassRun",
-    "Watch",
-    "left_out",
-    "of",
+    "PassObserver",
+    "format_skipped_pass",
+    "match_op_types",
     "run_passes",
-    "strict",
+    "is_strict_mode",
 ]
 
 
@@ -40,7 +40,7 @@ class PassError(InternalError):
 
 
 @dataclass(frozen=True, eq=False)
-class Reason:
+class SkipReason:
     """Why a pass left a node as it is that it was made for.
 
     node : the node; a graph input, or None for the whole model, where no node is to be named. kind, name : what users
@@ -54,8 +54,13 @@ class Reason:
 
     def __post_init__(self) -> None:
         node = self.node
-        kind, name = (node.op_type, node.name) if isinstance(node, ir.Node) else ("input", node.name) if node else (
-            "the", "model")  # fmt: skip
+        kind, name = (
+            (node.op_type, node.name)
+            if isinstance(node, ir.Node)
+            else ("input", node.name)
+            if node
+            else ("the", "model")
+        )
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "name", str(name))
 
@@ -64,19 +69,19 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PassResult:
     """What a pass did: the number of changes, and why it did not act where it might have."""
 
     changes: int
-    reasons: Sequence[Reason] = ()
+    reasons: Sequence[SkipReason] = ()
 
 
-def strict() -> bool:
+def is_strict_mode() -> bool:
     """Whether a rewrite that fails, or changes what a model computes, is an error: not for users, but in our tests."""
     return os.environ.get("LINGERONNX_STRICT", "") not in ("", "0")
 
 
-def left_out(step: str, why: str) -> str:
+def format_skipped_pass(step: str, why: str) -> str:
     """Return what the report says of a rewrite without which the graph is used."""
     return (
         f"the rewrite {step} is left out, which may cost accuracy: {why}; this is a bug in lingeronnx, please report "
@@ -88,27 +93,27 @@ class Condition(NamedTuple):
     """What must hold of a graph before a pass sees it, or behind it; `broken` returns where it does not, or None."""
 
     name: str
-    broken: Callable[[ir.Graph], str | None]
+    broken: Callable[[ir.Model], str | None]
 
 
 class Pass(NamedTuple):
     """A named step of the normalisation.
 
-    run : changes the graph in place and returns how many changes it made, or an `Answer`. requires : what must hold
+    run : changes the graph in place and returns how many changes it made, or an `PassResult`. requires : what must hold
     before. note : what the report says when it changed something. ensures : what holds behind it. left : whether a
     node, as it is then, is one that the pass was made for: each such node has a reason. complete : no node is ever
     left: what it cannot change is an error of the user's, or means that there is nothing to do; so it has no reasons.
     """
 
     name: str
-    run: Callable[[ir.Graph], int | Answer]
+    run: Callable[[ir.Model], int | PassResult]
     requires: Sequence[Condition] = ()
     note: str = ""
     ensures: Sequence[Condition] = ()
     left: Callable[[ir.Node], bool] | None = None
     complete: bool = False
 
-    def broken(self, model: ir.Graph, answer: Answer) -> str | None:
+    def broken(self, model: ir.Model, answer: PassResult) -> str | None:
         """Return what does not hold of `model` behind the pass, which gave `answer`; None where all does."""
         for condition in self.ensures:
             if (where := condition.broken(model)) is not None:
@@ -128,7 +133,7 @@ class PassRun:
 
     name: str
     changes: int
-    reasons: Sequence[Reason] = ()
+    reasons: Sequence[SkipReason] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield what it did as text, and one line per reason."""
@@ -138,11 +143,11 @@ class PassRun:
 
 
 #: Called after every pass with what it did and the graph as it is then.
-Watch = Callable[[PassRun, ir.Graph], None]
+PassObserver = Callable[[PassRun, ir.Model], None]
 
 
 def run_passes(
-    steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = None, without: Collection[str] = ()
+    steps: Sequence[Pass], model: ir.Model, watch: PassObserver | None = None, without: Collection[str] = ()
 ) -> dict[str, int]:
     """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
@@ -164,69 +169,73 @@ def run_passes(
         except Exception as error:
             raise PassError(step.name, f"pass {step.name} failed after passes {done}: {error}") from error
         if isinstance(answer, int):
-            answer = Answer(answer)
+            answer = PassResult(answer)
         if (where := step.broken(model, answer)) is not None:
             raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if watch is not None:
             watch(PassRun(step.name, answer.changes, answer.reasons), model)
-    ir.name_nodes(model)
+    ir.assign_node_names(model)
     return changes
 
 
 # ---- conditions ----------------------------------------------------------------------------------------------------
 
 
-def _function(model: ir.Graph) -> str | None:
-    return next((f"function {f.name} is not inlined" for f in model.functions.values() if f.domain != ir.DOMAIN), None)
+def _find_foreign_function(model: ir.Model) -> str | None:
+    return next(
+        (f"function {f.name} is not inlined" for f in model.functions.values() if f.domain != ir.FUNCTION_DOMAIN), None
+    )
 
 
 #: What a Constant node may hold that no initializer can: texts and sparse tensors.
-_OTHERS = frozenset(("sparse_value", "value_string", "value_strings"))
+_NON_TENSOR_CONSTANT_ATTRIBUTES = frozenset(("sparse_value", "value_string", "value_strings"))
 
 
-def _stays(node: ir.Node) -> bool:
+def _must_stay_node(node: ir.Node) -> bool:
     """Whether a Constant node cannot become an initializer: for what it holds, or as it is a graph output."""
-    return bool(_OTHERS.intersection(node.attributes)) or any(v.is_graph_output() for v in node.outputs)
+    return bool(_NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes)) or any(
+        v.is_graph_output() for v in node.outputs
+    )
 
 
-def _constant(model: ir.Graph) -> str | None:
+def _find_unlifted_constant(model: ir.Model) -> str | None:
     entry = next((v for v in model.graph.inputs if v.const_value is not None), None)
     if entry is not None:
         return f"initializer '{entry.name}' is a graph input"
-    left = (n for n in model.graph if n.op_type == "Constant" and not n.domain and not _stays(n))
+    left = (n for n in model.graph if n.op_type == "Constant" and not n.domain and not _must_stay_node(n))
     node = next(left, None)
     return None if node is None else f"{node.name} is a Constant node"
 
 
-def _subgraph(model: ir.Graph) -> str | None:
-    return next((f"{n.op_type} {n.name} has one" for n in model.graph if ir.holds_graphs(n)), None)
+def _find_subgraph_node(model: ir.Model) -> str | None:
+    return next((f"{n.op_type} {n.name} has one" for n in model.graph if ir.has_subgraphs(n)), None)
 
 
-def _shapeless(model: ir.Graph) -> str | None:
-    return next((f"'{v.name}' has none" for v in ir.values(model) if v.shape is None), None)
+def _find_unshaped_value(model: ir.Model) -> str | None:
+    return next((f"'{v.name}' has none" for v in ir.iter_values(model) if v.shape is None), None)
 
 
-INLINED = Condition("no functions of others", _function)
-PLAIN = Condition("constants as initializers", _constant)
-STRAIGHT = Condition("no subgraphs", _subgraph)
-SHAPED = Condition("a shape for every tensor", _shapeless)
+FUNCTIONS_INLINED = Condition("no functions of others", _find_foreign_function)
+CONSTANTS_LIFTED = Condition("constants as initializers", _find_unlifted_constant)
+NO_SUBGRAPHS = Condition("no subgraphs", _find_subgraph_node)
+SHAPES_KNOWN = Condition("a shape for every tensor", _find_unshaped_value)
 
 
-def _untyped(model: ir.Graph) -> str | None:
+def _find_untyped_input(model: ir.Model) -> str | None:
     return next((f"input '{v.name}' has none" for v in model.graph.inputs if v.dtype is None), None)
 
 
-def _unused(model: ir.Graph) -> str | None:
+def _find_dead_node(model: ir.Model) -> str | None:
     left = (n for n in model.graph if not any(v.uses() or v.is_graph_output() for v in n.outputs))
     node = next(left, None)
     return None if node is None else f"nobody reads {node.op_type} {node.name}"
 
 
-TYPED = Condition("an element type for every input", _untyped)
-USED = Condition("no node that nobody reads", _unused)
+INPUTS_TYPED = Condition("an element type for every input", _find_untyped_input)
+NO_DEAD_NODES = Condition("no node that nobody reads", _find_dead_node)
 
 
-def of(*kinds: str) -> Callable[[ir.Node], bool]:
+def match_op_types(*kinds: str) -> Callable[[ir.Node], bool]:
     """Return whether a node is of one of these standard operators: what a pass leaves none of without a reason."""
     return lambda node: node.op_type in kinds and not node.domain

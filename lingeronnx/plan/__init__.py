@@ -1,8 +1,22 @@
 """What was decided about a model, as values: how tensors are held, the user's settings, where constants come from."""
 
-from .affine import LARGEST_FACTOR, Affine, Granularity, PerAxis, PerGroup, PerTensor, Rounding, in_groups
+from .affine import MAX_GROUP_FACTOR, Affine, Granularity, PerAxis, PerGroup, PerTensor, Rounding, make_grouped_qparams
+from .constant_source import ArrayTransform, ConstantSource, identity_transform, make_bias_qparams
 from .plan import Plan, Transform
-from .source import Source, View, accumulator, as_it_is
 
-__all__ = ["LARGEST_FACTOR", "Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Plan", "Rounding", "Source",
-           "Transform", "View", "accumulator", "as_it_is", "in_groups"]  # fmt: skip
+__all__ = [
+    "MAX_GROUP_FACTOR",
+    "Affine",
+    "Granularity",
+    "PerAxis",
+    "PerGroup",
+    "PerTensor",
+    "Plan",
+    "Rounding",
+    "ConstantSource",
+    "Transform",
+    "ArrayTransform",
+    "make_bias_qparams",
+    "identity_transform",
+    "make_grouped_qparams",
+]

@@ -1,4 +1,4 @@
-"""How a tensor is held in integers, and the only rounding to integers outside `simulator/fixed.py`.
+"""How a tensor is held in integers, and the only rounding to integers outside `simulator/fixed_point.py`.
 
     q = clamp(round(x * scale) + zero_point, low, high)        x = (q - zero_point) / scale
 
@@ -16,7 +16,16 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST_FACTOR", "Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Rounding", "in_groups"]
+__all__ = [
+    "MAX_GROUP_FACTOR",
+    "Affine",
+    "Granularity",
+    "PerAxis",
+    "PerGroup",
+    "PerTensor",
+    "Rounding",
+    "make_grouped_qparams",
+]
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,9 @@ class PerGroup:
 Granularity = PerTensor | PerAxis | PerGroup
 
 #: The largest factor of a group: a byte, and with a weight of 8 bits its product is one of 16.
-LARGEST_FACTOR = 255
+MAX_GROUP_FACTOR = 255
 
-_WHOLE = 1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
+_RATIO_TOLERANCE = 1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
 
 
 class Rounding(Enum):
@@ -58,7 +67,7 @@ class Rounding(Enum):
     HALF_EVEN = "half even"  #: as QuantizeLinear does
 
 
-def _frozen(values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def _to_readonly_array(values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Return `values` as an array of its own that cannot be written to, spread to `shape`."""
     array: np.ndarray = np.array(values, dtype)
     array = array if shape is None or array.shape == shape else np.broadcast_to(array, shape).copy()
@@ -94,7 +103,7 @@ class Affine:
         """Make one of a scale (or an array of scales) and a zero point (or an array of them)."""
         if not 1 <= bits <= 64:
             raise ValueError(f"integers of {bits} bits: 1 to 64 are held")
-        scales = _frozen(scale, np.float64)
+        scales = _to_readonly_array(scale, np.float64)
         wanted = {PerTensor: 0, PerAxis: 1}.get(type(granularity), scales.ndim or 1)
         if scales.ndim != wanted or (isinstance(granularity, PerAxis) and scales.size < 2):
             raise ValueError(
@@ -104,7 +113,7 @@ class Affine:
             ("scales", scales),
             ("bits", bits),
             ("granularity", granularity),
-            ("zero_points", _frozen(zero_point, np.int64, scales.shape)),
+            ("zero_points", _to_readonly_array(zero_point, np.int64, scales.shape)),
             ("signed", signed),
             ("rounding", rounding),
         ):
@@ -199,7 +208,7 @@ class Affine:
     @property
     def exponent(self) -> int | None:
         """log2 of the scale where there is one scale and it is a power of two, else None."""
-        return _exponent(self.scale) if self.single else None
+        return _exact_log2(self.scale) if self.single else None
 
     @property
     def power_of_two(self) -> bool:
@@ -255,7 +264,7 @@ class Affine:
         """Scales S [O] in float64 and factors m [O, groups] in int64 of a matrix [O, I] in groups: scales = S / m.
 
         A product ``q * m`` is counted in the scale S of its row. The factors of a row are whole numbers from 1 to
-        `LARGEST_FACTOR`, the smallest that there are, and S has the precision of float32, as a file holds it.
+        `MAX_GROUP_FACTOR`, the smallest that there are, and S has the precision of float32, as a file holds it.
         ValueError where the scales of a row stand in no such ratio.
         """
         assert isinstance(self.granularity, PerGroup)
@@ -266,14 +275,16 @@ class Affine:
         least = self.scales.min(axis=1, keepdims=True)
         shares = least / self.scales
         scale, factor = np.zeros(len(shares)), np.zeros(shares.shape, np.int64)
-        for most in range(1, LARGEST_FACTOR + 1):
+        for most in range(1, MAX_GROUP_FACTOR + 1):
             near = np.rint(most * shares)
-            fits = (np.abs(near - most * shares) < _WHOLE).all(axis=1) & (near >= 1).all(axis=1) & (scale == 0)
+            fits = (
+                (np.abs(near - most * shares) < _RATIO_TOLERANCE).all(axis=1) & (near >= 1).all(axis=1) & (scale == 0)
+            )
             scale[fits], factor[fits] = np.float32(most * least[fits, 0]), near[fits]
         if not scale.all():
             (row,) = np.nonzero(scale == 0)
             raise ValueError(
-                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to {LARGEST_FACTOR}"
+                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to {MAX_GROUP_FACTOR}"
             )
         return scale, factor
 
@@ -289,7 +300,7 @@ class Affine:
     def stored(self) -> Affine:
         """The same with its scales as a file holds them, in float32; of groups, those of their products."""
         if isinstance(self.granularity, PerGroup):
-            return in_groups(*self.factors, self.granularity.size, self.bits)
+            return make_grouped_qparams(*self.factors, self.granularity.size, self.bits)
         return self.mapped(lambda scale: float(np.float32(scale)))
 
     # ---- integers and reals --------------------------------------------------------------------------------------
@@ -316,7 +327,7 @@ class Affine:
 
     def integers(self, array: np.ndarray) -> np.ndarray:
         """Return reals of any shape as integers, in the smallest type that has them all (int64 above 32 bits)."""
-        rounded = _round(self.counts(array), self.rounding)
+        rounded = _round_in_place(self.counts(array), self.rounding)
         rounded += self.centre(array.shape)
         return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
@@ -341,7 +352,7 @@ class Affine:
         """
         kind = np.float64 if self.bits > 20 else array.dtype
         factor, centre = np.asarray(self.broadcast(array.shape), kind), self.centre(array.shape)
-        rounded = _round(array * factor, self.rounding)
+        rounded = _round_in_place(array * factor, self.rounding)
         np.clip(rounded, self.low - centre, self.high - centre, out=rounded)
         rounded /= factor
         return rounded.astype(array.dtype, copy=False)
@@ -353,7 +364,7 @@ class Affine:
         return np.dtype(f"{'int' if self.signed else 'uint'}{width}")
 
 
-def _round(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
+def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
     """Round `counts`, which is an array of its own, in place."""
     if rounding is Rounding.HALF_EVEN:
         return np.rint(counts, out=counts)
@@ -361,10 +372,10 @@ def _round(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
     return np.floor(counts, out=counts)
 
 
-def in_groups(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
+def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
     """Return how a matrix [O, I] of `bits` is held in groups of `size` along I: a product ``q * m`` at `scale` [O].
 
-    factors : whole numbers m [O, groups], 1 to `LARGEST_FACTOR`; what those of a row have in common goes into its
+    factors : whole numbers m [O, groups], 1 to `MAX_GROUP_FACTOR`; what those of a row have in common goes into its
     scale, which is rounded to float32.
     """
     common = np.gcd.reduce(factors.astype(np.int64), axis=1)
@@ -372,6 +383,6 @@ def in_groups(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -
     return Affine(row[:, None] / (factors // common[:, None]), bits, PerGroup(1, size))
 
 
-def _exponent(scale: float) -> int | None:
+def _exact_log2(scale: float) -> int | None:
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else None

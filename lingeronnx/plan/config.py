@@ -24,22 +24,33 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import ConfigError, nearest, told
-from ..files import given_bytes
-from ..targets import DEFAULT, Target, TimeWish
+from ..errors import ConfigError, format_exception, suggest_nearest
+from ..files import read_user_file
+from ..targets import DEFAULT, LatencyOptions, Target
 
-__all__ = ["AUTO", "Override", "QuantConfig", "group_size", "merge_overrides", "parse_override"]
+__all__ = ["AUTO_WEIGHT_BITS", "Override", "QuantConfig", "merge_overrides", "parse_group_size", "parse_override"]
 
-_LARGEST = 1 << 24  # bytes of a file
+_MAX_FILE_BYTES = 1 << 24  # bytes of a file
 
 
 #: What scales depend on, beside the platform and the data.
-_OF_SCALES = {"mode", "bits", "weight_bits", "weight_scales", "activations", "calibrator", "percentile", "effort",
-              "fit", "skip", "overrides"}  # fmt: skip
-_SCALES = "tensor|channel|group:[1-9][0-9]{0,6}"
+_SCALE_SETTINGS = {
+    "mode",
+    "bits",
+    "weight_bits",
+    "weight_scales",
+    "activations",
+    "calibrator",
+    "percentile",
+    "effort",
+    "fit",
+    "skip",
+    "overrides",
+}
+_WEIGHT_SCALES_PATTERN = "tensor|channel|group:[1-9][0-9]{0,6}"
 
 #: The width of weights that a wish chooses; users say "auto".
-AUTO = 0
+AUTO_WEIGHT_BITS = 0
 
 
 class Override(BaseModel):
@@ -77,7 +88,7 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    weight_scales: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SCALES})] = "tensor"
+    weight_scales: Annotated[str, WithJsonSchema({"type": "string", "pattern": _WEIGHT_SCALES_PATTERN})] = "tensor"
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
@@ -106,14 +117,14 @@ class QuantConfig(BaseModel):
     timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
 
     @property
-    def time(self) -> TimeWish:
+    def time(self) -> LatencyOptions:
         """What is asked of the time on the chip."""
-        return TimeWish(self.clock, self.budget_ms, self.timing)
+        return LatencyOptions(self.clock, self.budget_ms, self.timing)
 
     @property
     def of_scales(self) -> dict[str, object]:
         """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
-        found: dict[str, object] = self.model_dump(mode="json", include=_OF_SCALES, exclude_defaults=True)
+        found: dict[str, object] = self.model_dump(mode="json", include=_SCALE_SETTINGS, exclude_defaults=True)
         return found
 
     @property
@@ -129,12 +140,12 @@ class QuantConfig(BaseModel):
     @field_validator("weight_bits", mode="before")
     @classmethod
     def _auto(cls, value: object) -> object:
-        return AUTO if value == "auto" else value
+        return AUTO_WEIGHT_BITS if value == "auto" else value
 
     @field_validator("weight_scales")
     @classmethod
     def _scales(cls, value: str) -> str:
-        if re.fullmatch(_SCALES, value) is None:
+        if re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
             raise ValueError("it is tensor, channel, or group:N for N weights of a row, such as group:32")
         return value
 
@@ -156,11 +167,13 @@ class QuantConfig(BaseModel):
         known = cls.model_fields
         for key in settings:
             if key not in known:
-                raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), known)}; known: {', '.join(known)}")
+                raise ConfigError(
+                    f"{where}: unknown key '{key}'{suggest_nearest(str(key), known)}; known: {', '.join(known)}"
+                )
         try:
             return cls(**settings)
         except ValidationError as error:
-            raise ConfigError(f"{where}: {_describe(error)}") from error
+            raise ConfigError(f"{where}: {_format_validation_error(error)}") from error
 
     @classmethod
     def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
@@ -168,10 +181,11 @@ class QuantConfig(BaseModel):
         import yaml
 
         try:
-            body = yaml.safe_load(given_bytes(path, "the configuration", _LARGEST).decode("utf-8"))
+            body = yaml.safe_load(read_user_file(path, "the configuration", _MAX_FILE_BYTES).decode("utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # of bytes, of 5,000 digits, of brackets
             raise ConfigError(
-                f"the configuration {path} is not YAML ({told(error)}); `lingeronnx schema quant` describes it"
+                f"the configuration {path} is not YAML ({format_exception(error)}); `lingeronnx schema quant` "
+                "describes it"
             ) from error
         if body is None:
             body = {}
@@ -198,7 +212,7 @@ class QuantConfig(BaseModel):
                 f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
                 "drop --activations or choose --platform generic"
             )
-        if self.weight_bits == AUTO:
+        if self.weight_bits == AUTO_WEIGHT_BITS:
             raise ConfigError(
                 "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, --max-flash or "
                 "--max-ms"
@@ -220,7 +234,7 @@ class QuantConfig(BaseModel):
                 )
 
 
-def group_size(weight_scales: str) -> int | None:
+def parse_group_size(weight_scales: str) -> int | None:
     """Return N of the setting "group:N", None for the others."""
     kind, _, size = weight_scales.partition(":")
     return int(size) if kind == "group" else None
@@ -237,7 +251,7 @@ def _check_widths(
             )
 
 
-def _describe(error: ValidationError) -> str:
+def _format_validation_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["loc"][0] == "platform":
@@ -245,7 +259,7 @@ def _describe(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         return (
-            f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; "
+            f"unknown key '{key}' in {where}{suggest_nearest(key, Override.model_fields)}; "
             f"known: {', '.join(Override.model_fields)}"
         )
     return f"{where} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, told
+from ..errors import ConfigError, format_exception
 from .affine import Affine, PerAxis, PerGroup
 
 __all__ = ["Plan", "Transform"]
 
-VERSION = 2
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Plan:
         known.
         """
         body = {
-            "lingeronnx_plan": VERSION,
+            "lingeronnx_plan": PLAN_VERSION,
             "platform": self.platform,
             "executor": self.executor,
             "mode": self.mode,
-            "tensors": {name: _entry(p) for name, p in sorted(self.tensors.items())},
+            "tensors": {name: _qparams_to_json(p) for name, p in sorted(self.tensors.items())},
             "transforms": {name: {"factor": list(t.factor)} for name, t in sorted(self.transforms.items())},
             "floats": dict(sorted(self.floats.items())),
             **({"scaled": dict(sorted(self.scaled.items()))} if self.scaled else {}),
@@ -88,18 +88,19 @@ class Plan:
         try:
             body: dict[str, Any] = json.loads(text)
             version = body["lingeronnx_plan"]
-            if version not in (1, VERSION):
+            if version not in (1, PLAN_VERSION):
                 raise ConfigError(
-                    f"{where} has plan version {version}; this lingeronnx reads versions 1 and {VERSION}: upgrade it, "
+                    f"{where} has plan version {version}; this lingeronnx reads versions 1 and {PLAN_VERSION}: upgrade "
+                    "it, "
                     "or quantize again with --save-plan"
                 )
             if version == 1:
-                _check_first(body, where)
+                _check_version1(body, where)
             return cls(
                 platform=str(body["platform"]),
                 executor=str(body.get("executor", "")),
                 mode=str(body["mode"]),
-                tensors={name: _affine(p, where, name) for name, p in body["tensors"].items()},
+                tensors={name: _qparams_from_json(p, where, name) for name, p in body["tensors"].items()},
                 transforms={
                     name: Transform(tuple(float(f) for f in t["factor"]))
                     for name, t in body.get("transforms", {}).items()
@@ -107,15 +108,17 @@ class Plan:
                 floats={str(k): str(v) for k, v in body.get("floats", {}).items()},
                 scaled={str(k): str(v) for k, v in body.get("scaled", {}).items()},
                 synthetic=bool(body.get("synthetic", False)),
-                settings=_settings(body, where),
+                settings=_read_settings(body, where),
             )
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{where} is not a lingeronnx plan ({told(error)}); --save-plan writes one") from error
+            raise ConfigError(
+                f"{where} is not a lingeronnx plan ({format_exception(error)}); --save-plan writes one"
+            ) from error
 
 
-def _check_first(body: Mapping[str, Any], where: str) -> None:
+def _check_version1(body: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for what version 1 could say, no lingeronnx ever wrote, and nothing computes."""
     for name, transform in body.get("transforms", {}).items():
         if transform.get("offset"):
@@ -126,7 +129,7 @@ def _check_first(body: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
+def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
     """Return the settings that `body` notes; None where it notes none, as plans of 0.1 do."""
     noted = body.get("settings")
     if noted is not None and not isinstance(noted, dict):
@@ -137,7 +140,7 @@ def _settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
     return noted
 
 
-def _entry(q: Affine) -> dict[str, object]:
+def _qparams_to_json(q: Affine) -> dict[str, object]:
     """Return the JSON of how a tensor is held; what is as it mostly is stands nowhere."""
     entry: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
@@ -149,8 +152,8 @@ def _entry(q: Affine) -> dict[str, object]:
     return entry
 
 
-def _affine(entry: Mapping[str, Any], where: str, name: str) -> Affine:
-    """Read what `_entry` wrote; ConfigError for what holds no tensor."""
+def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affine:
+    """Read what `_qparams_to_json` wrote; ConfigError for what holds no tensor."""
     scale, bits = entry["scale"], int(entry["bits"])
     scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):

@@ -16,18 +16,18 @@ import numpy as np
 
 from ..errors import ConfigError, DataError, ModelError
 from ..graph import ir
-from ..run.integer.runner import IntRunner, target_of
+from ..run.integer.runner import IntegerRunner, detect_target
 from ..run.runners import FloatRunner
 from ..run.session import Session
-from .write import StandardGraph
+from .qdq_writer import QdqGraph
 
-__all__ = ["Difference", "differences", "lines", "made_up"]
+__all__ = ["SimulatorDifference", "format_differences", "generate_random_inputs", "measure_differences"]
 
-_SAMPLES, _SIGMAS = 8, 4  # made-up inputs: normal, the range of the integers at so many standard deviations
+_SAMPLES, _RANGE_SIGMAS = 8, 4  # made-up inputs: normal, the range of the integers at so many standard deviations
 
 
 @dataclass(frozen=True)
-class Difference:
+class SimulatorDifference:
     """Of one integer tensor: what computes it, and by how many counts the two forms differ.
 
     between : whether the standard form computes in real numbers what the integers approximate.
@@ -40,7 +40,9 @@ class Difference:
     mean: float
 
 
-def differences(model: ir.Graph, standard: StandardGraph, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
+def measure_differences(
+    model: ir.Model, standard: QdqGraph, feeds: Mapping[str, np.ndarray]
+) -> list[SimulatorDifference]:
     """Return the differences between the integer graph `model` and what was written for it, in graph order.
 
     ModelError where the platform writes integers of other widths than the attributes say: no standard form has those.
@@ -54,18 +56,18 @@ def differences(model: ir.Graph, standard: StandardGraph, feeds: Mapping[str, np
         for name, array, _ in stream:
             off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
             form = standard.formats[name]
-            rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
+            rows.append(SimulatorDifference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
     except DataError as error:
-        platform = target_of(model).name
+        platform = detect_target(model).name
         raise ModelError(
             f"attributes say another width than {platform} writes: {error}; quantize the model again"
         ) from error
     return rows
 
 
-def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
+def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray] | None:
     """Return inputs for the integer graph `model`, normal within each Quant's range; None where sizes are open."""
-    runner, rng, feeds = IntRunner(model), np.random.default_rng(seed), {}
+    runner, rng, feeds = IntegerRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:
         shape = spec.shape
         if shape is None or any(size is None for i, size in enumerate(shape) if i != spec.axis):
@@ -78,21 +80,23 @@ def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
         elif q is None:
             feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype)
         else:
-            spread = (q.high + 1) / _SIGMAS
+            spread = (q.high + 1) / _RANGE_SIGMAS
             feeds[spec.name] = (rng.standard_normal(size) * spread / q.scale).astype(spec.dtype)
     return feeds
 
 
-def lines(model: ir.Graph, standard: StandardGraph, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
+def format_differences(
+    model: ir.Model, standard: QdqGraph, samples: Mapping[str, np.ndarray] | None = None
+) -> list[str]:
     """Return what a user should know: each operator that is computed in real numbers, and the worst of the others.
 
     samples : inputs; None: made-up ones.
     """
-    feeds = samples or made_up(model)
+    feeds = samples or generate_random_inputs(model)
     if feeds is None:
         return ["not compared with the simulator: sizes of inputs are open"]
     try:
-        rows = differences(model, standard, feeds)
+        rows = measure_differences(model, standard, feeds)
     except ConfigError as error:
         return [f"not compared with the simulator: {error}"]
     on = "on calibration data" if samples else "on random inputs"

@@ -30,20 +30,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, nearest
-from ..files import given_bytes
+from ..errors import ConfigError, suggest_nearest
+from ..files import read_user_file
 from ..graph import ir
 from ..plan import Affine, Plan
-from .read import Read, held_in_file
+from .import_model import ImportedQuantization, make_file_qparams
 
 __all__ = ["Encoding", "Encodings", "read_plan"]
 
-_DERIVED = 32  # bits of a bias: its scale is that of input times weight
-_LEAST, _MOST = 2, 32  # bits
-_LARGEST = 1 << 28  # bytes of a file
+_BIAS_BITS = 32  # bits of a bias: its scale is that of input times weight
+_MIN_BITS, _MAX_BITS = 2, 32  # bits
+_MAX_FILE_BYTES = 1 << 28  # bytes of a file
 
 #: AIMET's kinds of encodings that are one scale, or one for each channel.
-_PLAIN = ("PER_TENSOR", "PER_CHANNEL")
+_SUPPORTED_GRANULARITIES = ("PER_TENSOR", "PER_CHANNEL")
 
 
 @dataclass(frozen=True)
@@ -70,43 +70,46 @@ class Encodings:
     entries: tuple[Encoding, ...]
     where: str = "the plan"
 
-    def on(self, model: ir.Graph) -> Read:
+    def on(self, model: ir.Model) -> ImportedQuantization:
         """Return what this means for the float `model`: scales of its activations and of its weights.
 
         Raises ConfigError where it speaks of no tensor that the model has.
         """
-        values = {str(value.name): value for value in ir.values(model)}
+        values = {str(value.name): value for value in ir.iter_values(model)}
         constants = {
             str(value.name): array.ndim
             for node in model.graph
             for value in node.inputs
-            if value is not None and (array := ir.const(value)) is not None
+            if value is not None and (array := ir.const_value(value)) is not None
         }
         nodes = {str(node.name): node for node in model.graph}
         known = values.keys() | constants.keys()
         by_tensor: dict[str, Affine] = {}
         refused: dict[str, str] = {}
         for entry in self.entries:
-            name = _name(entry, nodes, known)
+            name = _resolve_tensor_name(entry, nodes, known)
             if name not in known:
-                refused.setdefault(name, f"the model has no tensor of that name{nearest(name, known)}")
+                refused.setdefault(name, f"the model has no tensor of that name{suggest_nearest(name, known)}")
             elif entry.grid is None:
                 if constants.get(name, 2) > 1:  # of a bias nothing is needed
                     refused.setdefault(name, entry.why)
             else:
                 by_tensor.setdefault(name, entry.grid)
         if not by_tensor:
-            raise ConfigError(f"{self.where} ({self.tool}) has a scale for no tensor of this model; {_first(refused)}")
+            raise ConfigError(
+                f"{self.where} ({self.tool}) has a scale for no tensor of this model; "
+                f"{_format_first_rejection(refused)}"
+            )
         weights = {name: grid for name, grid in by_tensor.items() if name in constants}
         layers = {
             str(node.name): tuple(
                 (weights[str(value.name)], array)
                 for value in node.inputs
-                if value is not None and str(value.name) in weights and (array := ir.const(value)) is not None
+                if value is not None and str(value.name) in weights and (array := ir.const_value(value)) is not None
             )
             for node in model.graph
         }
-        return Read(
+        return ImportedQuantization(
             model,
             {name: grid for name, grid in by_tensor.items() if name not in constants},
             weights,
@@ -117,11 +120,11 @@ class Encodings:
         )
 
 
-def _first(refused: Mapping[str, str]) -> str:
+def _format_first_rejection(refused: Mapping[str, str]) -> str:
     return next((f"'{name}': {why}" for name, why in refused.items()), "it holds none")
 
 
-def _name(entry: Encoding, nodes: Mapping[str, ir.Node], known: Container[str]) -> str:
+def _resolve_tensor_name(entry: Encoding, nodes: Mapping[str, ir.Node], known: Container[str]) -> str:
     """Return the model's name of the tensor that an entry speaks of."""
     node = nodes.get(entry.node)
     if entry.tensor in known or node is None:
@@ -139,7 +142,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
     Raises ConfigError for a file that cannot be read, and for one that is none of these or is damaged.
     """
     path = Path(path)
-    content = given_bytes(path, "the plan", _LARGEST)
+    content = read_user_file(path, "the plan", _MAX_FILE_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -155,9 +158,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
         ) from error
     if isinstance(body, dict) and "lingeronnx_plan" not in body:
         if "encodings" in body or "activation_encodings" in body or "param_encodings" in body:
-            return _File(where, body).aimet()
+            return _EncodingsFile(where, body).aimet()
         if "configs" in body and "values" in body:
-            return _File(where, body).ppq()
+            return _EncodingsFile(where, body).ppq()
     if isinstance(body, dict) and "lingeronnx_plan" in body:
         return Plan.from_json(text, where)
     raise ConfigError(
@@ -167,7 +170,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
 
 
 @dataclass(frozen=True)
-class _File:
+class _EncodingsFile:
     """The body of a file, and what is read of it."""
 
     where: str
@@ -208,7 +211,7 @@ class _File:
     def _first(self, name: str, entry: Mapping[str, Any]) -> None:
         if entry.get("dtype", "INT") != "INT":
             return self._refuse(name, f"it is held as {entry['dtype']}, not in integers")
-        if entry.get("enc_type", "PER_TENSOR") not in _PLAIN:
+        if entry.get("enc_type", "PER_TENSOR") not in _SUPPORTED_GRANULARITIES:
             return self._refuse(name, f"{entry['enc_type']}: scales of blocks within a channel are not computed here")
         if any(entry.get("zero_point_shift") or ()):
             return self._refuse(name, "zero_point_shift: 0 stands for no integer")
@@ -268,7 +271,7 @@ class _File:
         low, high = (int(self._number(name, key, config.get(key))) for key in ("quant_min", "quant_max"))
         if high <= low:
             self._damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
-        if bits == _DERIVED:
+        if bits == _BIAS_BITS:
             return Encoding(name, Affine(1.0, bits))
         if entry.get("scale") is None:
             return Encoding(name, None, f"it has no scale in the file (state {state})")
@@ -280,7 +283,7 @@ class _File:
 
     def _add(self, entry: Encoding) -> None:
         """Keep an entry, but for a bias: its scale follows from others."""
-        if entry.grid is None or entry.grid.bits < _DERIVED:
+        if entry.grid is None or entry.grid.bits < _BIAS_BITS:
             self.entries.append(entry)
 
     def _refuse(self, name: str, why: str) -> None:
@@ -302,11 +305,11 @@ class _File:
                 self._damaged(name, f"zero point {point:g}", f"one of the integers {low} to {high}")
         if not isinstance(axis, int) or isinstance(axis, bool):
             self._damaged(name, f"axis {axis!r}", "an integer")
-        return held_in_file([1 / step for step in steps], points, bits, signed, axis)
+        return make_file_qparams([1 / step for step in steps], points, bits, signed, axis)
 
     def _bits(self, name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not _LEAST <= value <= _MOST:
-            self._damaged(name, f"{value!r} bits", f"an integer from {_LEAST} to {_MOST}")
+        if isinstance(value, bool) or not isinstance(value, int) or not _MIN_BITS <= value <= _MAX_BITS:
+            self._damaged(name, f"{value!r} bits", f"an integer from {_MIN_BITS} to {_MAX_BITS}")
         return int(value)
 
     def _number(self, name: str, what: str, value: object) -> float:

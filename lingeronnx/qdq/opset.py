@@ -11,12 +11,12 @@ from collections.abc import Collection
 import numpy as np
 
 from ..graph import ir, operators
-from ..graph.builder import to_inputs
+from ..graph.builder import convert_attributes_to_inputs
 
-__all__ = ["raise_nodes"]
+__all__ = ["upgrade_nodes"]
 
 
-def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.Node]) -> None:
+def upgrade_nodes(model: ir.Model, before: int, after: int, made: Collection[ir.Node]) -> None:
     """Write the standard nodes of `model` as opset `after` has them, in place; what they were of opset `before`.
 
     made : nodes that mean already what `after` says; they may have attributes where that has inputs.
@@ -24,29 +24,33 @@ def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.No
     for node in list(model.graph):
         if node.domain:
             continue
-        names, since = operators.INPUTS_SINCE.get(node.op_type, ((), 0))
+        names, since = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
         if since <= after and any(name in node.attributes for name in names):
-            values = [ir.attr(node, name) for name in names]
+            values = [ir.get_attr(node, name) for name in names]
             arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in values]
-            to_inputs(model, node, arrays, names)
-        if node.op_type in operators.ROWS and before < 13 and node not in made:
-            _row(model, node)
+            convert_attributes_to_inputs(model, node, arrays, names)
+        if node.op_type in operators.SOFTMAX_FAMILY_OPS and before < 13 and node not in made:
+            _upgrade_row_op(model, node)
 
 
-def _row(model: ir.Graph, node: ir.Node) -> None:
+def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
     """Rows of all axes from `axis` on, 1 by default: flattened, and brought back to the shape."""
-    axis, shape = int(ir.attr(node, "axis", 1)), ir.shape(node.inputs[0])
+    axis, shape = int(ir.get_attr(node, "axis", 1)), ir.get_shape(node.inputs[0])
     if axis == -1 or (shape is not None and axis % len(shape) == len(shape) - 1):
         ir.set_attr(node, "axis", -1)
         return
-    x, name = ir.source(node), str(node.outputs[0].name)
-    size = ir.make_node("Shape", [x], output=ir.fresh_name(model, f"{name}_shape"), of=node, what="shape")
+    x, name = ir.require_input(node), str(node.outputs[0].name)
+    size = ir.make_node("Shape", [x], output=ir.unique_tensor_name(model, f"{name}_shape"), of=node, what="shape")
     flat = ir.make_node(
-        "Flatten", [x], {"axis": axis}, output=ir.fresh_name(model, f"{name}_rows"), of=node, what="rows"
+        "Flatten", [x], {"axis": axis}, output=ir.unique_tensor_name(model, f"{name}_rows"), of=node, what="rows"
     )
     row = ir.make_node(
-        node.op_type, [flat.outputs[0]], {"axis": -1}, output=ir.fresh_name(model, f"{name}_shares"), of=node,
+        node.op_type,
+        [flat.outputs[0]],
+        {"axis": -1},
+        output=ir.unique_tensor_name(model, f"{name}_shares"),
+        of=node,
         what="shares",
-    )  # fmt: skip
+    )
     back = ir.make_node("Reshape", [row.outputs[0], size.outputs[0]], output="", of=node, like=node.outputs[0])
-    ir.replace(model, [node], [size, flat, row, back])
+    ir.replace_nodes(model, [node], [size, flat, row, back])

@@ -13,30 +13,32 @@ any. They compute what the executor computes; graphs of the training side's arit
 
 from __future__ import annotations
 
-from ..targets import DEFAULT, Target, by_name
-from . import border, curves, elementwise, layers, move, pool, recurrent, rows
+from ..targets import DEFAULT, Target, get_target
+from . import activation_tables, data_movement, elementwise, layers, normalization, pool, quant_dequant, recurrent
 from ._base import Integer
 
-__all__ = ["Integer", "add_class", "reference_ops", "remove_class"]
+__all__ = ["Integer", "reference_ops", "register_reference_op", "unregister_reference_op"]
 
-_CLASSES = tuple(
-    base for family in (border, layers, elementwise, move, pool, curves, rows, recurrent) for base in family.FAMILY
+_REFERENCE_OPS = tuple(
+    base
+    for family in (quant_dequant, layers, elementwise, data_movement, pool, activation_tables, normalization, recurrent)
+    for base in family.FAMILY
 )
 
-_ADDED: list[type[Integer]] = []
+_REGISTERED_OPS: list[type[Integer]] = []
 
 #: Standard operators that ONNX's own classes compute on integers as well.
-STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
+ONNX_NATIVE_OPS = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
 
 
-def add_class(base: type[Integer]) -> None:
+def register_reference_op(base: type[Integer]) -> None:
     """Let `reference_ops` have another plain class."""
-    _ADDED.append(base)
+    _REGISTERED_OPS.append(base)
 
 
-def remove_class(base: type[Integer]) -> None:
-    """Take out what `add_class` put in."""
-    _ADDED[:] = [other for other in _ADDED if other is not base]
+def unregister_reference_op(base: type[Integer]) -> None:
+    """Take out what `register_reference_op` put in."""
+    _REGISTERED_OPS[:] = [other for other in _REGISTERED_OPS if other is not base]
 
 
 def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
@@ -46,9 +48,9 @@ def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
         and for `generic` have none.
     Raises ConfigError for an unknown platform.
     """
-    default = by_name(platform)
+    default = get_target(platform)
     found = []
-    for base in (*_CLASSES, *_ADDED):
+    for base in (*_REFERENCE_OPS, *_REGISTERED_OPS):
         for name in base.names:
             for domain in base.domains:
                 body = {"op_domain": domain, "default": default, "__doc__": base.__doc__, "__module__": __name__}

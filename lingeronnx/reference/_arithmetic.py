@@ -19,22 +19,31 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..targets.arithmetic import Left, Requantize, RoundingMode
+from ..targets.arithmetic import LeftShiftBehavior, Requantization, RoundingMode
 
-__all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "rounded_shift", "saturate", "stored"]
+__all__ = [
+    "cast_to_width",
+    "divide",
+    "exact_log2",
+    "fixed_point_multiplier",
+    "requantize",
+    "round_shift",
+    "round_shift_half_up",
+    "saturate",
+]
 
 #: One integer, or an array of Python integers.
-_Whole = TypeVar("_Whole", int, np.ndarray)
+_IntOrArray = TypeVar("_IntOrArray", int, np.ndarray)
 
 INT32 = (-(2**31), 2**31 - 1)
 
 
-def unlimited(values: ArrayLike) -> np.ndarray:
+def to_python_ints(values: ArrayLike) -> np.ndarray:
     """Return `values` as Python integers: no sum and no product of them can overflow."""
     return np.asarray(values).astype(object)
 
 
-def round_shift(values: _Whole, shift: int) -> _Whole:
+def round_shift_half_up(values: _IntOrArray, shift: int) -> _IntOrArray:
     """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` multiplies."""
     return (2 * values + 2**shift) // (2 * 2**shift) if shift > 0 else values * 2**-shift
 
@@ -44,12 +53,12 @@ def saturate(values: ArrayLike, bits: int) -> np.ndarray:
     return np.asarray(np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values)))
 
 
-def stored(values: ArrayLike, bits: int) -> np.ndarray:
+def cast_to_width(values: ArrayLike, bits: int) -> np.ndarray:
     """Return integers that fit `bits` bits in the type of that width."""
     return np.asarray(values).astype(np.int8 if bits <= 8 else np.int16 if bits <= 16 else np.int32)
 
 
-def log2(scale: float) -> int:
+def exact_log2(scale: float) -> int:
     """Return q with scale = 2^q; ValueError for anything but a power of two."""
     q = round(math.log2(scale))
     if Fraction(2) ** q != Fraction(scale):
@@ -57,7 +66,7 @@ def log2(scale: float) -> int:
     return q
 
 
-def multiplier(ratio: float) -> tuple[int, int]:
+def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
     """Return (M, s) with M = floor(ratio * 2^s + 1/2) and 2^30 <= M < 2^31."""
     exact, s = Fraction(ratio), 30 - math.floor(math.log2(ratio))
     for candidate in (s + 1, s, s - 1):
@@ -67,40 +76,40 @@ def multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: ArrayLike, ratio: float, bits: int, how: Requantize, zero: int = 0) -> np.ndarray:
+def requantize(acc: ArrayLike, ratio: float, bits: int, how: Requantization, zero: int = 0) -> np.ndarray:
     """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it: by M * 2^-s, or by a shift.
 
     Raises ValueError for a ratio the platform cannot do.
     """
-    acc = unlimited(acc)
+    acc = to_python_ints(acc)
     if not how.shifts:
-        m, s = multiplier(ratio)
-        return stored(saturate(rounded_shift(acc * m, s, how.rounding) + zero, bits), bits)
-    shift = -log2(ratio)
-    if shift < 0 and how.left is not Left.SHIFTED:
-        if how.left is Left.REFUSED:
+        m, s = fixed_point_multiplier(ratio)
+        return cast_to_width(saturate(round_shift(acc * m, s, how.rounding) + zero, bits), bits)
+    shift = -exact_log2(ratio)
+    if shift < 0 and how.left is not LeftShiftBehavior.SHIFTED:
+        if how.left is LeftShiftBehavior.REFUSED:
             raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
-        shift, acc = 0, acc * 0 if how.left is Left.ZERO else acc
-    return stored(saturate(rounded_shift(acc, shift, how.rounding) + zero, bits), bits)
+        shift, acc = 0, acc * 0 if how.left is LeftShiftBehavior.ZERO else acc
+    return cast_to_width(saturate(round_shift(acc, shift, how.rounding) + zero, bits), bits)
 
 
-def rounded_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -> np.ndarray:
+def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -> np.ndarray:
     """Return v / 2^shift of Python integers as an integer, by any rounding."""
     if rounding is RoundingMode.HALF_UP:
-        return round_shift(values, shift)
+        return round_shift_half_up(values, shift)
     if rounding is None:
         raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
     ways: dict[RoundingMode, Callable[[Fraction], int]] = {
         RoundingMode.DOWN: math.floor,
         RoundingMode.UP: math.ceil,
         RoundingMode.HALF_EVEN: round,
-        RoundingMode.HALF_AWAY: _away,
+        RoundingMode.HALF_AWAY: _round_half_away,
     }
     one = ways[rounding]
     return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(values)
 
 
-def _away(value: Fraction) -> int:
+def _round_half_away(value: Fraction) -> int:
     """Return the nearest integer, half-way values away from 0."""
     nearest = math.floor(abs(value) + Fraction(1, 2))
     return nearest if value > 0 else -nearest
@@ -114,13 +123,13 @@ def divide(n: int, d: int, shift: int) -> int:
     """
     e = 31 - int(np.ceil(np.float32(math.log2(abs(d)))))
     m = float(Fraction(d) * Fraction(2) ** (e - 31))
-    reciprocal = _places(1 / (math.floor(m * 32) / 32), 29)
+    reciprocal = _round_to_binary_places(1 / (math.floor(m * 32) / 32), 29)
     for _ in range(3):
-        reciprocal = _places(_places(2 - m * reciprocal, 30) * reciprocal, 29)
+        reciprocal = _round_to_binary_places(_round_to_binary_places(2 - m * reciprocal, 30) * reciprocal, 29)
     quotient = math.floor(reciprocal * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
     return min(max(quotient, INT32[0]), INT32[1])
 
 
-def _places(value: float, places: int) -> float:
+def _round_to_binary_places(value: float, places: int) -> float:
     """Return `value` rounded half up to that many binary places."""
     return math.floor(value * 2.0**places + 0.5) / 2.0**places

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from ..targets import Target, by_name
+from ..targets import Target, get_target
 from ..targets.arithmetic import Arithmetic
 from ._arithmetic import requantize
 
-__all__ = ["Attributes", "Integer", "Outputs", "Standard", "given", "of_kind"]
+__all__ = ["Attributes", "Integer", "Outputs", "StandardOpRun", "expect_arithmetic", "get_optional_input"]
 
 #: What an operator gives: one array, or one for each output.
 Outputs = np.ndarray | tuple[np.ndarray, ...]
@@ -20,7 +20,7 @@ Outputs = np.ndarray | tuple[np.ndarray, ...]
 _Kind = TypeVar("_Kind", bound=Arithmetic)
 
 #: Attribute names of later generations -> today's.
-_SPELLINGS = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
+_ATTRIBUTE_RENAMES = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
 
 
 class Attributes(dict[str, Any]):
@@ -47,12 +47,12 @@ class Attributes(dict[str, Any]):
         return int(self.get("o_bits") or 8)
 
 
-def given(inputs: Sequence[np.ndarray | None], index: int) -> np.ndarray | None:
+def get_optional_input(inputs: Sequence[np.ndarray | None], index: int) -> np.ndarray | None:
     """Return input `index`, None where a node has none there."""
     return inputs[index] if index < len(inputs) else None
 
 
-def of_kind(how: Arithmetic, kind: type[_Kind]) -> _Kind:
+def expect_arithmetic(how: Arithmetic, kind: type[_Kind]) -> _Kind:
     """Return the arithmetic, which the platform's row must have of this class (ValueError otherwise)."""
     if not isinstance(how, kind):
         raise ValueError(f"its arithmetic is {type(how).__name__}; it must be {kind.__name__}")
@@ -72,9 +72,9 @@ class Integer(OpRun):
     default: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        found = Attributes({_SPELLINGS.get(key, key): value for key, value in attributes.items()})
+        found = Attributes({_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()})
         named = str(found.get("platform", self.default.name))
-        target = self.default if named == self.default.name else by_name(named)
+        target = self.default if named == self.default.name else get_target(named)
         how = target.arithmetic(self.names[0])
         try:
             if how is None:
@@ -110,7 +110,7 @@ class Integer(OpRun):
         return requantize(acc, a.scale("scale_o") / held, width, how.requantize, a.zero("o"))
 
 
-class Standard(Integer):
+class StandardOpRun(Integer):
     """An operator of ONNX's own domain that the format uses in a form of its own; others go to ONNX's class."""
 
     domains = ("", "thinker", "linger")

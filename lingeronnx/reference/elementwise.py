@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Division, Operands, QuotientArithmetic, Sum
+from ..targets.arithmetic import AddArithmetic, AddOperandPrecision, Arithmetic, DivArithmetic, DivisionMethod
 from ._arithmetic import (
     INT32,
+    cast_to_width,
     divide,
-    log2,
-    multiplier,
+    exact_log2,
+    fixed_point_multiplier,
     requantize,
     round_shift,
-    rounded_shift,
+    round_shift_half_up,
     saturate,
-    stored,
-    unlimited,
+    to_python_ints,
 )
-from ._base import Attributes, Integer, Outputs, Standard, given, of_kind
+from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmetic, get_optional_input
 
 __all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
 
@@ -30,21 +30,21 @@ class Add(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Bring both to one scale, add, saturate."""
-        how = of_kind(how, Sum)
+        how = expect_arithmetic(how, AddArithmetic)
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
         above = [a.above(values, key) for values, key in zip(inputs, "xy", strict=True)]
-        if how.operands is Operands.WIDE:
+        if how.operands is AddOperandPrecision.WIDE:
             x, y = (requantize(v, r, 62, how.requantize).astype(object) for v, r in zip(above, ratios, strict=True))
-            return stored(saturate(x + self.sign * y + a.zero("o"), a.o_bits), a.o_bits)
-        if how.operands is Operands.BYTES:
+            return cast_to_width(saturate(x + self.sign * y + a.zero("o"), a.o_bits), a.o_bits)
+        if how.operands is AddOperandPrecision.BYTES:
             x, y = (requantize(v, r, 8, how.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
-            return stored(saturate(x + self.sign * y, 8), 8)
+            return cast_to_width(saturate(x + self.sign * y, 8), 8)
         fine = []
         for values, ratio in zip(above, ratios, strict=True):
-            m, s = multiplier(ratio * 2**16)
-            fine.append(round_shift(unlimited(values) * m, s))
-        whole = rounded_shift(fine[0] + self.sign * fine[1], 16, how.requantize.rounding) + a.zero("o")
-        return stored(saturate(whole, a.o_bits), a.o_bits)
+            m, s = fixed_point_multiplier(ratio * 2**16)
+            fine.append(round_shift_half_up(to_python_ints(values) * m, s))
+        whole = round_shift(fine[0] + self.sign * fine[1], 16, how.requantize.rounding) + a.zero("o")
+        return cast_to_width(saturate(whole, a.o_bits), a.o_bits)
 
 
 class Sub(Add):
@@ -77,8 +77,12 @@ class Div(Integer):
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * 2^(q_o + q_y - q_x) / y."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = of_kind(how, Division).quotient is QuotientArithmetic.UNSCALED
-        shift = 0 if unscaled else log2(a.scale("scale_o")) + log2(a.scale("scale_y")) - log2(a.scale("scale_x"))
+        unscaled = expect_arithmetic(how, DivArithmetic).quotient is DivisionMethod.UNSCALED
+        shift = (
+            0
+            if unscaled
+            else exact_log2(a.scale("scale_o")) + exact_log2(a.scale("scale_y")) - exact_log2(a.scale("scale_x"))
+        )
         out = np.full(x.shape, INT32[0], np.int32)
         for place in np.ndindex(*x.shape) if shift >= 0 else ():
             n, d = int(x[place]), int(y[place])
@@ -89,7 +93,7 @@ class Div(Integer):
         return out
 
 
-class Relu(Standard):
+class Relu(StandardOpRun):
     """Negative integers become 0: max(0, x)."""
 
     names: tuple[str, ...] = ("Relu",)
@@ -99,14 +103,14 @@ class Relu(Standard):
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
 
-class Clip(Standard):
+class Clip(StandardOpRun):
     """min(max(x, low), high); absent bounds do not bound."""
 
     names: tuple[str, ...] = ("Clip",)
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Cut x at the bounds."""
-        x, low, high = inputs[0], given(inputs, 1), given(inputs, 2)
+        x, low, high = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..targets.arithmetic import Arithmetic
-from ._base import Attributes, Integer, Outputs, given
+from ._base import Attributes, Integer, Outputs, get_optional_input
 
 __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 
-def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
+def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
     """Return strides, pads (all begins, then all ends) and dilations."""
     return (
         list(a.get("strides") or [1] * rank),
@@ -25,12 +25,12 @@ def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
     )
 
 
-def _with_bias(acc: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+def _add_bias(acc: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Add a bias [C] along axis 1, or nothing."""
     return acc if bias is None else acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
 
 
-def _spread(start: int, step: int, count: int) -> slice:
+def _strided_slice(start: int, step: int, count: int) -> slice:
     """Return the positions start, start + step, ... (count of them)."""
     return slice(start, start + step * (count - 1) + 1, step)
 
@@ -42,23 +42,23 @@ class Conv(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another."""
-        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
+        x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
-        strides, pads, dilations = _sizes(a, rank)
+        strides, pads, dilations = _window_attributes(a, rank)
         padded = np.pad(a.above(x, "x"), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
         space = [
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)
         ]
         acc = np.zeros((len(x), len(weight), *space), np.int64)
         for place in np.ndindex(*weight.shape[2:]):
-            seen = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, space, strict=True)]
+            seen = [_strided_slice(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, space, strict=True)]
             patch = padded[:, :, *seen]
             taps = weight[:, :, *place].astype(np.int64)
-            acc += _grouped(patch, taps, group)
-        return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
+            acc += _grouped_matmul(patch, taps, group)
+        return self.rescaled(_add_bias(acc, bias), a, how, "scale_x", "scale_w")
 
 
-def _grouped(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
+def _grouped_matmul(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
     """Return sum over c of taps[o, c] * x[n, c, ...], every group of outputs on its own channels."""
     parts = zip(np.split(x, group, 1), np.split(taps, group, 0), strict=True)
     return np.concatenate([np.moveaxis(np.tensordot(w, part, (1, 1)), 0, 1) for part, w in parts], 1)
@@ -77,9 +77,9 @@ class ConvTranspose(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another into the uncropped result."""
-        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
+        x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
-        strides, pads, dilations = _sizes(a, rank)
+        strides, pads, dilations = _window_attributes(a, rank)
         more = list(a.get("output_padding") or [0] * rank)
         whole = [
             (x.shape[2 + i] - 1) * strides[i] + dilations[i] * (weight.shape[2 + i] - 1) + 1 + more[i]
@@ -89,11 +89,13 @@ class ConvTranspose(Integer):
         for place in np.ndindex(*weight.shape[2:]):
             taps = weight[:, :, *place].astype(np.int64)
             turned = np.concatenate([part.T for part in np.split(taps, group, 0)], 0)  # [O, C/group]
-            reached = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)]
-            acc[:, :, *reached] += _grouped(a.above(x, "x"), turned, group)
+            reached = [
+                _strided_slice(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)
+            ]
+            acc[:, :, *reached] += _grouped_matmul(a.above(x, "x"), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
         acc = acc[:, :, *kept]
-        return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
+        return self.rescaled(_add_bias(acc, bias), a, how, "scale_x", "scale_w")
 
 
 class Linear(Integer):
@@ -103,7 +105,7 @@ class Linear(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X W^T + b over the last axis; of groups, the sum of each times its factor."""
-        x, weight, bias, factors = inputs[0], inputs[1], given(inputs, 2), given(inputs, 3)
+        x, weight, bias, factors = inputs[0], inputs[1], get_optional_input(inputs, 2), get_optional_input(inputs, 3)
         above, size = a.above(x, "x"), int(a.get("group_size") or weight.shape[1])
         acc = np.zeros((*x.shape[:-1], len(weight)), np.int64)
         for group, start in enumerate(range(0, weight.shape[1], size)):
@@ -136,7 +138,7 @@ class BatchNorm2d(Integer):
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = a.above(x, "x") * factor.astype(np.int64).reshape(column)
-        return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")
+        return self.rescaled(_add_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")
 
 
 FAMILY: tuple[type[Integer], ...] = (Conv, Conv1d, ConvTranspose, Linear, Bmm, BatchNorm2d)

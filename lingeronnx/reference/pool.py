@@ -7,14 +7,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Average, Divisor
-from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
-from ._base import Attributes, Integer, Outputs, Standard, of_kind
+from ..targets.arithmetic import Arithmetic, AverageDivisor, AveragePoolArithmetic
+from ._arithmetic import (
+    INT32,
+    cast_to_width,
+    divide,
+    exact_log2,
+    requantize,
+    round_shift_half_up,
+    saturate,
+    to_python_ints,
+)
+from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmetic
 
 __all__ = ["FAMILY", "AvgPool", "MaxPool"]
 
 
-def _pooled(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndarray]) -> np.ndarray:
+def _pool_windows(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndarray]) -> np.ndarray:
     """Return `join` of every window; what lies outside the input is `fill`."""
     kernel = list(a["kernel_shape"])
     rank = len(kernel)
@@ -40,7 +49,7 @@ def _pooled(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndar
     return out
 
 
-class MaxPool(Standard):
+class MaxPool(StandardOpRun):
     """The largest integer; padding is the most negative one of the type."""
 
     names: tuple[str, ...] = ("MaxPool",)
@@ -49,7 +58,7 @@ class MaxPool(Standard):
         """Return the largest integer of every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        return _pooled(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(x.dtype)
+        return _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(x.dtype)
 
 
 class AvgPool(Integer):
@@ -61,14 +70,14 @@ class AvgPool(Integer):
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        total, area = _pooled(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
+        total, area = _pool_windows(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
-        divisor = of_kind(how, Average).divisor
-        if divisor is Divisor.ONE_ROUNDING:
+        divisor = expect_arithmetic(how, AveragePoolArithmetic).divisor
+        if divisor is AverageDivisor.ONE_ROUNDING:
             return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize, a.zero("o"))
-        byte = divisor is Divisor.AREA_IN_A_BYTE
-        return self.on_chip(total, area, log2(o_scale) - log2(x_scale), byte)
+        byte = divisor is AverageDivisor.AREA_IN_A_BYTE
+        return self.on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
 
     @staticmethod
     def on_chip(total: np.ndarray, area: int, left: int, byte: bool) -> np.ndarray:
@@ -78,14 +87,14 @@ class AvgPool(Integer):
         """
         if math.log2(area).is_integer():
             if not byte:
-                total = saturate(round_shift(unlimited(total), -left), 32) if left <= 0 else total * 0
-            return stored(saturate(round_shift(unlimited(total), int(math.log2(area))), 8), 8)
+                total = saturate(round_shift_half_up(to_python_ints(total), -left), 32) if left <= 0 else total * 0
+            return cast_to_width(saturate(round_shift_half_up(to_python_ints(total), int(math.log2(area))), 8), 8)
         if left < 0:
-            return stored(np.full(total.shape, 0 if byte else -128), 8)
+            return cast_to_width(np.full(total.shape, 0 if byte else -128), 8)
         divisor = int(np.array(area).astype(np.int8)) if byte else area
         quotients = [divide(int(n), divisor, left) for n in total.reshape(-1)]
         held = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
-        return stored(saturate(held, 8), 8)
+        return cast_to_width(saturate(held, 8), 8)
 
 
 FAMILY: tuple[type[Integer], ...] = (AvgPool, MaxPool)

@@ -13,8 +13,18 @@ Works on the protobuf: damaged graphs do not load into an `ir.Graph`.
 
 from __future__ import annotations
 
-from .check import Checked
-from .engine import REPAIRS, Repaired, fix_dequant, repair
-from .report import Edit, Repair, RepairFinding, RepairReport
+from .engine import REPAIRS, Repaired, fix_dequant, repair_model
+from .report import Edit, RepairFinding, RepairReport, RepairStep
+from .trial_run import TrialRunResult
 
-__all__ = ["REPAIRS", "Checked", "Edit", "Repair", "RepairFinding", "RepairReport", "Repaired", "fix_dequant", "repair"]
+__all__ = [
+    "REPAIRS",
+    "TrialRunResult",
+    "Edit",
+    "RepairStep",
+    "RepairFinding",
+    "RepairReport",
+    "Repaired",
+    "fix_dequant",
+    "repair_model",
+]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .nodes import (
+from .graph_view import GraphView, NodeView, TensorView
+from .node_semantics import (
     INTEGERS,
-    Wants,
-    current,
-    data,
+    TensorDemand,
+    always_passes_integers,
+    current_attributes,
+    data_inputs,
+    integer_inputs,
     is_dequant,
-    is_eager,
-    is_lazy,
     is_quant,
     is_quantized,
-    looks,
-    positions,
-    reals_read,
-    scales_read,
-)  # fmt: skip
-from .view import GraphView, NodeView, TensorView
+    passes_integers_on_demand,
+    produces_indices,
+    read_scales,
+    real_inputs,
+)
 
 __all__ = ["Demands"]
 
@@ -29,12 +29,12 @@ class Demands:
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
-        self.wants: dict[TensorView, Wants] = {}
+        self.wants: dict[TensorView, TensorDemand] = {}
         self._walk_back()
 
-    def wanted(self, tensor: TensorView) -> Wants:
+    def wanted(self, tensor: TensorView) -> TensorDemand:
         """Return who needs `tensor`."""
-        return self.wants.setdefault(tensor, Wants())
+        return self.wants.setdefault(tensor, TensorDemand())
 
     def _walk_back(self) -> None:
         for scope in self.view.scopes:
@@ -56,23 +56,23 @@ class Demands:
             if tensor is not None:
                 self.wanted(tensor).dequants.append(node.attributes.get("scale_o"))
         elif is_quantized(node):
-            self._real(node, reals_read(node))
+            self._real(node, real_inputs(node))
             self._integer(node)
-        elif is_eager(node) or is_lazy(node):
-            self._through(node, data(node), real=is_eager(node))
+        elif always_passes_integers(node) or passes_integers_on_demand(node):
+            self._through(node, data_inputs(node), real=always_passes_integers(node))
         elif node.proto.op_type == "If" and node.standard:
             for below in node.scopes:
                 for value, result in zip(below.graph.output, node.outputs, strict=False):
                     self._merge(below.find(value.name), result, real=True)
-        elif not looks(node):
+        elif not produces_indices(node):
             self._real(node, range(len(node.inputs)))
 
     def _integer(self, node: NodeView) -> None:
         if is_quant(node):
             return
-        scales, attrs = scales_read(node), current(node)
+        scales, attrs = read_scales(node), current_attributes(node)
         bits = attrs.get("data_bits")
-        for index in positions(node):
+        for index in integer_inputs(node):
             tensor = node.inputs[index]
             assert tensor is not None
             width = bits if isinstance(bits, int) and index == 0 else None

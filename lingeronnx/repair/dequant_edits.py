@@ -12,28 +12,28 @@ from functools import partial
 from onnx import NodeProto, ValueInfoProto, helper
 
 from ..formats import DEQUANT
-from .kinds import Kinds, Kinship, dequant_input, known_scale
-from .nodes import data, is_dequant, is_eager, is_lazy, is_quantized
-from .report import Edit, number
-from .view import (
+from .graph_view import (
     GraphView,
     NodeView,
     Scope,
     TensorRead,
     TensorView,
-    delete,
     fresh_name,
-    label,
-    place_of,
+    index_of_node,
+    node_label,
+    remove_node,
     same_scale,
-)  # fmt: skip
+)
+from .node_semantics import always_passes_integers, data_inputs, is_dequant, is_quantized, passes_integers_on_demand
+from .report import Edit, format_scale
+from .tensor_kinds import KindAnalysis, TensorKinds, dequant_input, find_scale
 
-__all__ = ["NAME", "EditPlan", "dequant_before", "named_tensor"]
+__all__ = ["REPAIR_NAME", "EditPlan", "find_upstream_dequant", "tensor_read_by"]
 
-NAME = "dequants"
+REPAIR_NAME = "dequants"
 
 
-def named_tensor(read: TensorRead) -> TensorView | None:
+def tensor_read_by(read: TensorRead) -> TensorView | None:
     """Return the tensor that a reader names."""
     if read.node is not None:
         return read.node.inputs[read.index]
@@ -42,11 +42,11 @@ def named_tensor(read: TensorRead) -> TensorView | None:
     return read.scope.find(read.output.name)
 
 
-def dequant_before(tensor: TensorView, kinds: Kinds) -> NodeView | None:
+def find_upstream_dequant(tensor: TensorView, kinds: TensorKinds) -> NodeView | None:
     """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
     node = tensor.writer
-    while node is not None and (is_eager(node) or is_lazy(node)) and data(node):
-        source = node.inputs[data(node)[0]]
+    while node is not None and (always_passes_integers(node) or passes_integers_on_demand(node)) and data_inputs(node):
+        source = node.inputs[data_inputs(node)[0]]
         if source is None:
             return None
         if source in kinds.source:
@@ -56,7 +56,7 @@ def dequant_before(tensor: TensorView, kinds: Kinds) -> NodeView | None:
 
 
 #: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
-_Owner = NodeView | TensorRead
+_EditOwner = NodeView | TensorRead
 
 
 class EditPlan:
@@ -67,8 +67,8 @@ class EditPlan:
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
-        self.kinds = Kinship.of(view).kinds
-        self.edits: list[tuple[_Owner, Edit]] = []
+        self.kinds = KindAnalysis.of(view).kinds
+        self.edits: list[tuple[_EditOwner, Edit]] = []
         self.taken: set[NodeView] = (
             set()
         )  # Dequants that stay although they might not: at another scale, for other readers
@@ -84,13 +84,13 @@ class EditPlan:
                 self.given.setdefault(self.kinds.origin(dequant_input(node)), []).append((node.scope, result.name))
         self.names = view.names()
         self.labels = {node.proto.name for node in view.nodes}
-        self.domain = _domain(view)
+        self.domain = _choose_dequant_domain(view)
         self._make()
 
     def _make(self) -> None:
         done = set()
         for tensor, reads in self.kinds.reals.items():
-            scale = known_scale(tensor, self.kinds)
+            scale = find_scale(tensor, self.kinds)
             if scale is None:
                 continue
             for read in [r for r in reads if r.output is not None]:
@@ -103,20 +103,20 @@ class EditPlan:
         self._pass_by(done)
         self._remove()
 
-    def of(self, owner: _Owner) -> list[Edit]:
+    def of(self, owner: _EditOwner) -> list[Edit]:
         """Return the edits that mend something."""
         return [edit for mends, edit in self.edits if mends is owner]
 
-    def _owner(self, tensor: TensorView, read: TensorRead) -> _Owner:
+    def _owner(self, tensor: TensorView, read: TensorRead) -> _EditOwner:
         """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
-        raw = named_tensor(read)
+        raw = tensor_read_by(read)
         if raw is not tensor and raw is not None and raw in self.kinds.source and raw.writer is not None:
             return raw.writer
-        return dequant_before(tensor, self.kinds) or read
+        return find_upstream_dequant(tensor, self.kinds) or read
 
     def _add(
         self,
-        owner: _Owner,
+        owner: _EditOwner,
         action: str,
         text: str,
         apply: Callable[[], None] = lambda: None,
@@ -126,7 +126,9 @@ class EditPlan:
         before: object = None,
         after: object = None,
     ) -> None:
-        edit = Edit(NAME, action, text, node, tensor, before=before, after=after, apply=apply, rank=len(self.edits))
+        edit = Edit(
+            REPAIR_NAME, action, text, node, tensor, before=before, after=after, apply=apply, rank=len(self.edits)
+        )
         self.edits.append((owner, edit))
 
     def _name(self, tensor: TensorView) -> str:
@@ -141,13 +143,15 @@ class EditPlan:
         """Make a graph output real."""
         assert read.output is not None
         assert read.scope is not None
-        raw, name, owner = named_tensor(read), read.output.name, self._owner(tensor, read)
+        raw, name, owner = tensor_read_by(read), read.output.name, self._owner(tensor, read)
         if raw is not None and raw is not tensor and is_dequant(raw.writer) and raw.scope is read.scope:
             assert raw.writer is not None
             self._reuse(raw.writer, tensor, scale)
         elif read.scope is not self.view.main:
             result = self._fresh(f"{self._name(tensor)}_real")
-            self._insert(owner, tensor, read.scope, scale, None, result, partial(_hand_out, read.output, result))
+            self._insert(
+                owner, tensor, read.scope, scale, None, result, partial(_set_graph_output, read.output, result)
+            )
         elif tensor.writer is not None and self._is_identity(tensor.writer):
             self._convert(owner, tensor.writer, tensor, scale)
         elif tensor.writer is not None:
@@ -168,7 +172,7 @@ class EditPlan:
     def _is_identity(self, node: NodeView) -> bool:
         return node.proto.op_type == "Identity" and node.standard and node not in self.converted
 
-    def _convert(self, owner: _Owner, node: NodeView, tensor: TensorView, scale: float) -> None:
+    def _convert(self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float) -> None:
         """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
         source = self._name(self.kinds.origin(dequant_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
@@ -178,7 +182,7 @@ class EditPlan:
             owner,
             "insert",
             f"Dequant of '{source}' in the place of {node.label}",
-            partial(_become_dequant, node, self.domain, scale, readers, source),
+            partial(_turn_into_dequant, node, self.domain, scale, readers, source),
             node=node.label,
             tensor=self._name(tensor),
             after=scale,
@@ -221,8 +225,8 @@ class EditPlan:
                 self._add(
                     node,
                     "rescale",
-                    f"{node.label}: scale_o {number(before)} -> {number(scale)}",
-                    partial(_rescale, node, scale),
+                    f"{node.label}: scale_o {format_scale(before)} -> {format_scale(scale)}",
+                    partial(_set_dequant_scale, node, scale),
                     node=node.label,
                     tensor=self._name(tensor),
                     before=before,
@@ -233,7 +237,7 @@ class EditPlan:
 
     def _insert(
         self,
-        owner: _Owner,
+        owner: _EditOwner,
         tensor: TensorView,
         scope: Scope,
         scale: float,
@@ -252,7 +256,7 @@ class EditPlan:
         self.given.setdefault(tensor, []).append((scope, result))
 
         def apply() -> None:
-            place = nth if behind is None else place_of(scope.graph, behind.proto) + 1 + nth
+            place = nth if behind is None else index_of_node(scope.graph, behind.proto) + 1 + nth
             scope.graph.node.insert(place, proto)
             self.new.append(scope.graph.node[place])
             if self.domain and self.domain not in {entry.domain for entry in self.view.model.opset_import}:
@@ -262,9 +266,9 @@ class EditPlan:
         self._add(
             owner,
             "insert",
-            f"{label(proto)}: '{source}' -> '{result}'",
+            f"{node_label(proto)}: '{source}' -> '{result}'",
             apply,
-            node=label(proto),
+            node=node_label(proto),
             tensor=source,
             after=scale,
         )
@@ -274,7 +278,7 @@ class EditPlan:
         self.names.add(name)
         return name
 
-    def _connect(self, owner: _Owner, node: NodeView, index: int, name: str) -> None:
+    def _connect(self, owner: _EditOwner, node: NodeView, index: int, name: str) -> None:
         before = self._wired(node, index)
         if before != name:
             self.wires[node, index] = name
@@ -282,7 +286,7 @@ class EditPlan:
                 owner,
                 "rewire",
                 f"{node.label}: reads '{name}' instead of '{before}'",
-                partial(_wire, node, index, name),
+                partial(_set_input, node, index, name),
                 node=node.label,
                 tensor=name,
             )
@@ -308,14 +312,14 @@ class EditPlan:
             source = self.kinds.origin(dequant_input(node))
             leaving = [read for read in result.reads if read.output is not None]
             own = source.writer is not None and source.scope is node.scope
-            out = partial(delete, node.scope.graph, node.proto)
+            out = partial(remove_node, node.scope.graph, node.proto)
             renames = False
             if leaving and own and leaving[0].scope is not self.view.main and leaving[0].output is not None:
-                out = partial(_hand_out, leaving[0].output, self._name(source), out)
+                out = partial(_set_graph_output, leaving[0].output, self._name(source), out)
             elif leaving and own and not self.view.is_output(source) and source not in named:
                 renames = True
             elif leaving:
-                out = partial(_become_identity, node, self._name(source))
+                out = partial(_turn_into_identity, node, self._name(source))
             self._add(
                 node,
                 "remove",
@@ -346,17 +350,17 @@ class EditPlan:
         source.writer.proto.output[source.index] = name
 
 
-def _wire(node: NodeView, index: int, name: str) -> None:
+def _set_input(node: NodeView, index: int, name: str) -> None:
     node.proto.input[index] = name
 
 
-def _hand_out(output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None) -> None:
+def _set_graph_output(output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None) -> None:
     """Let a graph's output be the tensor `name`."""
     output.name = name
     then()
 
 
-def _rescale(node: NodeView, scale: float) -> None:
+def _set_dequant_scale(node: NodeView, scale: float) -> None:
     """Give a Dequant this scale, under the right name."""
     others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
     attribute = helper.make_attribute("scale_o", scale)
@@ -364,7 +368,7 @@ def _rescale(node: NodeView, scale: float) -> None:
     node.proto.attribute.extend([*others, attribute])
 
 
-def _become_dequant(
+def _turn_into_dequant(
     node: NodeView, domain: str, scale: float, readers: Sequence[tuple[NodeView, int]], source: str
 ) -> None:
     """Make a Dequant of an Identity; its readers read `source`."""
@@ -375,14 +379,14 @@ def _become_dequant(
     node.proto.attribute.append(helper.make_attribute("scale_o", scale))
 
 
-def _become_identity(node: NodeView, source: str) -> None:
+def _turn_into_identity(node: NodeView, source: str) -> None:
     """Keep a Dequant's output where no other node can write it."""
     node.proto.op_type, node.proto.domain = "Identity", ""
     del node.proto.attribute[:]
     node.proto.input[0] = source
 
 
-def _domain(view: GraphView) -> str:
+def _choose_dequant_domain(view: GraphView) -> str:
     """Return the domain for new Dequants: that of the others, else that of the integer operators, else thinker."""
     domains = [n.proto.domain for n in view.order if is_dequant(n)]
     domains += [n.proto.domain for n in view.order if is_quantized(n)]

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .dequant_edits import NAME, EditPlan, dequant_before, named_tensor
-from .kinds import Kinds, Kinship, dequant_input, known_scale
-from .nodes import MISSING, is_dequant, is_quantized, positions, scales_read
-from .report import Repair, RepairFinding, number
-from .view import (
+from .dequant_edits import REPAIR_NAME, EditPlan, find_upstream_dequant, tensor_read_by
+from .graph_view import (
     GraphView,
     NodeView,
     TensorRead,
@@ -23,30 +20,39 @@ from .view import (
     is_scale,
     same_scale,
 )
+from .node_semantics import MISSING, integer_inputs, is_dequant, is_quantized, read_scales
+from .report import RepairFinding, RepairStep, format_scale
+from .tensor_kinds import KindAnalysis, TensorKinds, dequant_input, find_scale
 
-__all__ = ["DEQUANTS"]
+__all__ = ["DEQUANT_REPAIR"]
 
 
-def _find(view: GraphView) -> list[RepairFinding]:
-    kinship = Kinship.of(view)
+def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
+    kinship = KindAnalysis.of(view)
     kinds = kinship.kinds
     plan = EditPlan(view)
     stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
-    findings = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
+    findings = [
+        _describe_invalid_dequant(node, kinds, kinship, plan)
+        for node in view.order
+        if node in kinds.why and node not in stays
+    ]
     findings += [
-        RepairFinding(NAME, "has no input", node.label, level="fatal")
+        RepairFinding(REPAIR_NAME, "has no input", node.label, level="fatal")
         for node in view.order
         if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
     ]
     for tensor, reads in kinds.reals.items():
-        findings += _missing(tensor, reads, kinds, plan)
+        findings += _find_missing_dequants(tensor, reads, kinds, plan)
     for read, tensor in kinds.faults:
-        if (fault := _fault(read, tensor, kinds)) is not None:
+        if (fault := _describe_invalid_read(read, tensor, kinds)) is not None:
             findings.append(fault)
-    return findings + _mismatches(view, kinds)
+    return findings + _find_scale_mismatches(view, kinds)
 
 
-def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> RepairFinding:
+def _describe_invalid_dequant(
+    node: NodeView, kinds: TensorKinds, kinship: KindAnalysis, plan: EditPlan
+) -> RepairFinding:
     """Return what is wrong with a Dequant that may not stay."""
     result, source = node.outputs[0], kinds.origin(dequant_input(node))
     assert result is not None
@@ -60,10 +66,10 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> R
     elif why == "index":
         text = f"reads '{source.name}', which holds indices, no quantized numbers"
     else:
-        text = f"has scale_o {number(scale)}, but '{source.name}' has scale {number(kind.scale)}"
+        text = f"has scale_o {format_scale(scale)}, but '{source.name}' has scale {format_scale(kind.scale)}"
     differs = why == "scale"
     return RepairFinding(
-        NAME,
+        REPAIR_NAME,
         text,
         node.label,
         source.name,
@@ -73,14 +79,18 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> R
     )
 
 
-def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan: EditPlan) -> list[RepairFinding]:
+def _find_missing_dequants(
+    tensor: TensorView, reads: Sequence[TensorRead], kinds: TensorKinds, plan: EditPlan
+) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
-    kind, scale = kinds.of[tensor], known_scale(tensor, kinds)
+    kind, scale = kinds.of[tensor], find_scale(tensor, kinds)
     findings = []
     for read in reads:
-        if scale is not None and (named_tensor(read) is not tensor or dequant_before(tensor, kinds) is not None):
+        if scale is not None and (
+            tensor_read_by(read) is not tensor or find_upstream_dequant(tensor, kinds) is not None
+        ):
             continue  # there is a Dequant on the way, whose fault is told
-        at = f" (scale {number(scale)})" if scale is not None else ""
+        at = f" (scale {format_scale(scale)})" if scale is not None else ""
         text = f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is missing"
         if read.output is not None:
             text = f"hands out {kind.text}{at}, graph outputs are real: a Dequant is missing"
@@ -90,7 +100,7 @@ def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
         findings.append(
             RepairFinding(
-                NAME,
+                REPAIR_NAME,
                 text,
                 read.where,
                 tensor.name,
@@ -102,34 +112,37 @@ def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan
     return findings
 
 
-def _fault(read: TensorRead, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
+def _describe_invalid_read(read: TensorRead, tensor: TensorView, kinds: TensorKinds) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
     kind, node = kinds.of.get(tensor, MISSING), read.node
     if kind.what == "missing" or node is None:
         return None
-    scale = scales_read(node).get(read.index)
-    at = f" at scale {number(scale)}" if scale else ""
+    scale = read_scales(node).get(read.index)
+    at = f" at scale {format_scale(scale)}" if scale else ""
     what = "holds real numbers: a Quant is missing" if kind.what == "real" else "holds indices"
     return RepairFinding(
-        NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
+        REPAIR_NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
     )
 
 
-def _mismatches(view: GraphView, kinds: Kinds) -> list[RepairFinding]:
+def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFinding]:
     """Return the integer operators whose attribute says another scale than their input has: the producer's counts."""
     findings = []
     for node in view.order:
         if not is_quantized(node) or is_dequant(node):
             continue
-        scales = scales_read(node)
-        for index in positions(node):
+        scales = read_scales(node)
+        for index in integer_inputs(node):
             tensor = node.inputs[index]
             source = kinds.origin(tensor) if tensor is not None else None
             own = kinds.of.get(source, MISSING).scale if source is not None else None
             if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
-                text = f"reads '{source.name}' at scale {number(scales[index])}, its producer says {number(own)}"
-                findings.append(RepairFinding(NAME, text, node.label, source.name, scales[index], own, "note"))
+                text = (
+                    f"reads '{source.name}' at scale {format_scale(scales[index])}, its producer says "
+                    f"{format_scale(own)}"
+                )
+                findings.append(RepairFinding(REPAIR_NAME, text, node.label, source.name, scales[index], own, "note"))
     return findings
 
 
-DEQUANTS = Repair(NAME, _find)
+DEQUANT_REPAIR = RepairStep(REPAIR_NAME, _find_dequant_faults)

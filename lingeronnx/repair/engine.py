@@ -16,22 +16,30 @@ from pathlib import Path
 from onnx import ModelProto
 
 from ..errors import ModelError, RepairError
-from ..files import replacing
-from ..formats import other_zero
-from ..graph import ir, onnxfile
-from .check import Checked, run
-from .declared import NOTES, TYPES
-from .dequants import DEQUANTS
-from .lost import LOST
-from .report import Edit, Repair, RepairFinding, RepairReport
-from .structure import DUPLICATES, IDENTITIES, ORDER
-from .view import GraphView, sort_all
+from ..files import replace_file
+from ..formats import find_nonzero_zero_point
+from ..graph import ir, onnx_file
+from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR
+from .dequants import DEQUANT_REPAIR
+from .graph_view import GraphView, sort_all
+from .lost_edges import LOST_EDGE_REPAIR
+from .report import Edit, RepairFinding, RepairReport, RepairStep
+from .structure import DUPLICATE_REPAIR, IDENTITY_REPAIR, ORDER_REPAIR
+from .trial_run import TrialRunResult, run_repaired_graph
 
-__all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair"]
+__all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair_model"]
 
 #: In this order: types can be told only where every tensor has one writer and nothing depends on itself.
-REPAIRS: tuple[Repair, ...] = (DUPLICATES, ORDER, LOST, IDENTITIES, DEQUANTS, TYPES, NOTES)
-_SKELETON = (DUPLICATES, ORDER)
+REPAIRS: tuple[RepairStep, ...] = (
+    DUPLICATE_REPAIR,
+    ORDER_REPAIR,
+    LOST_EDGE_REPAIR,
+    IDENTITY_REPAIR,
+    DEQUANT_REPAIR,
+    TYPE_REPAIR,
+    VALUE_INFO_REPAIR,
+)
+_STRUCTURE_REPAIRS = (DUPLICATE_REPAIR, ORDER_REPAIR)
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Repaired:
     path: Path
     model: ModelProto
     report: RepairReport
-    checked: Checked | None = None
+    checked: TrialRunResult | None = None
     _original: bytes = field(default=b"", repr=False)
 
     @property
@@ -61,12 +69,12 @@ class Repaired:
         if target.exists() and target.samefile(self.path):
             raise RepairError(f"{target} is the graph that was read; a repair never overwrites it, choose another name")
         beside = target.parent.resolve() == self.path.parent.resolve()
-        if self.changed or not (beside or _self_contained(self._original)):
+        if self.changed or not (beside or _is_self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)
-            onnxfile.write(copy, target, ir.SIZE_LIMIT, operators=False)
+            onnx_file.write_model(copy, target, ir.MAX_MODEL_BYTES, operators=False)
         else:
-            with replacing(target) as temporary:
+            with replace_file(target) as temporary:
                 temporary.write_bytes(self._original)
         return target
 
@@ -83,51 +91,51 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
     whose `report` holds all findings, for one that cannot be repaired.
     """
     where = Path(path)
-    original = onnxfile.read(where)
+    original = onnx_file.read_model(where)
     model = ModelProto()
     model.CopyFrom(original)
-    report = repair(model)
+    report = repair_model(model)
     if report.fatal:
         first, more = report.fatal[0], len(report.fatal) - 1
         place = f"{first.node}: " if first.node else ""
         rest = f" (and {more} more that cannot be repaired)" if more else ""
         raise RepairError(f"cannot repair {where}: {place}{first.text}{rest}", report)
-    return Repaired(where, model, report, run(model) if check else None, where.read_bytes())
+    return Repaired(where, model, report, run_repaired_graph(model) if check else None, where.read_bytes())
 
 
-def repair(model: ModelProto) -> RepairReport:
+def repair_model(model: ModelProto) -> RepairReport:
     """Repair `model` in place and return what was found and done; with something fatal it is repaired in part.
 
     Raises ModelError where the protobuf is damaged.
     """
-    onnxfile.check_texts(model)
+    onnx_file.check_string_fields(model)
     report, view = RepairReport(), GraphView(model)
     for step in REPAIRS:
         findings = step.find(view)
         report.findings += findings
-        if done := mend(view, findings):
+        if done := apply_edits(view, findings):
             report.edits += done
             view = GraphView(model)
-        if step in _SKELETON and report.fatal:
+        if step in _STRUCTURE_REPAIRS and report.fatal:
             return report
     if report.edits:
-        report.findings += _moved(model)
+        report.findings += _find_nonzero_zero_points(model)
     if not report.fatal:
-        report.findings += _left(model)
+        report.findings += _find_remaining_faults(model)
     return report
 
 
-def _moved(model: ModelProto) -> list[RepairFinding]:
+def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
     """Return where the integer 0 is not the real 0: what was edited took it for granted."""
     for node in GraphView(model).nodes:
-        key = other_zero(node.attributes)
+        key = find_nonzero_zero_point(node.attributes)
         if key is not None:
             text = f"has {key} = {node.attributes[key]}; only graphs whose zero points are 0 can be repaired"
             return [RepairFinding("structure", text, node.label, level="fatal")]
     return []
 
 
-def mend(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
+def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
     """Do to the model of `view` what the findings of one repair say, and return what was done.
 
     The view does not describe the model any more. Nodes are put in order where an edit left them in none.
@@ -140,7 +148,7 @@ def mend(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
     return edits
 
 
-def _left(model: ModelProto) -> list[RepairFinding]:
+def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
     """Return what a second look still finds, and what is unsound in a way that no repair is for."""
     view = GraphView(model)
     for step in REPAIRS:
@@ -149,12 +157,12 @@ def _left(model: ModelProto) -> list[RepairFinding]:
             text = f"what is wrong here undoes its own repair ({left[0].text})"
             return [RepairFinding(step.name, text, left[0].node, left[0].tensor, level="fatal")]
     try:
-        onnxfile.check(model)
+        onnx_file.check_structure(model)
     except ModelError as error:
         return [RepairFinding("structure", str(error), level="fatal")]
     return []
 
 
-def _self_contained(original: bytes) -> bool:
+def _is_self_contained(original: bytes) -> bool:
     model = ModelProto.FromString(original)
-    return all(tensor.data_location != tensor.EXTERNAL for tensor in onnxfile.tensors(model))
+    return all(tensor.data_location != tensor.EXTERNAL for tensor in onnx_file.iter_tensors(model))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .view import GraphView
+from .graph_view import GraphView
 
-__all__ = ["Edit", "Repair", "RepairFinding", "RepairReport", "number"]
+__all__ = ["Edit", "RepairFinding", "RepairReport", "RepairStep", "format_scale"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RepairFinding:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, without its edits."""
-        return _plain(self, ("repair", "text", "node", "tensor", "before", "after", "level"))
+        return _fields_to_json(self, ("repair", "text", "node", "tensor", "before", "after", "level"))
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Edit:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
-        return _plain(self, ("repair", "action", "text", "node", "tensor", "before", "after"))
+        return _fields_to_json(self, ("repair", "action", "text", "node", "tensor", "before", "after"))
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairStep:
     """A kind of damage: `find` looks for it in a view, changes nothing, and says with each finding how it is mended."""
 
     name: str
@@ -95,13 +95,13 @@ class RepairReport:
         if not wrong and not fatal:
             text.append("nothing is wrong with it")
         if wrong:
-            text += [f"found: {_count(len(wrong), 'thing')} wrong", *_grouped(wrong)]
+            text += [f"found: {_format_count(len(wrong), 'thing')} wrong", *_format_findings(wrong)]
         if fatal:
-            text += [f"cannot be repaired: {_count(len(fatal), 'thing')}", *_grouped(fatal)]
+            text += [f"cannot be repaired: {_format_count(len(fatal), 'thing')}", *_format_findings(fatal)]
         if self.edits and not fatal:
             verb = "would be done" if planned else "done"
-            text.append(f"{verb}: {_count(len(self.edits), 'edit')}")
-            text += [f"  {edit.action:<8} {edit.text}{_scale(edit)}" for edit in self.edits]
+            text.append(f"{verb}: {_format_count(len(self.edits), 'edit')}")
+            text += [f"  {edit.action:<8} {edit.text}{_format_edit_scale(edit)}" for edit in self.edits]
         return text + [f"note: {f.node + ' ' if f.node else ''}{f.text}" for f in self.notes]
 
     def to_dict(self) -> dict[str, object]:
@@ -109,25 +109,25 @@ class RepairReport:
         return {"findings": [f.to_dict() for f in self.findings], "edits": [e.to_dict() for e in self.edits]}
 
 
-def _count(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _grouped(findings: Sequence[RepairFinding]) -> list[str]:
+def _format_findings(findings: Sequence[RepairFinding]) -> list[str]:
     return [f"  {f.repair:<11} {f.node + ' ' if f.node else ''}{f.text}" for f in findings]
 
 
-def _scale(edit: Edit) -> str:
-    return f", scale_o {number(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
+def _format_edit_scale(edit: Edit) -> str:
+    return f", scale_o {format_scale(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
 
 
-def _plain(value: object, names: Sequence[str]) -> dict[str, object]:
+def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, object]:
     """Return some fields by name; JSON knows no infinities."""
     fields = {name: getattr(value, name) for name in names}
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
-def number(value: object) -> str:
+def format_scale(value: object) -> str:
     """Return a scale as people read it."""
     if not isinstance(value, int | float):
         return "none"

@@ -13,12 +13,23 @@ from functools import partial
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from ..formats import DEQUANT
-from .kinds import Kinship
-from .nodes import is_dequant
-from .report import Edit, Repair, RepairFinding
-from .view import GraphView, NodeView, Scope, TensorRead, TensorView, delete, fresh_name, label, sort_nodes, topological
+from .graph_view import (
+    GraphView,
+    NodeView,
+    Scope,
+    TensorRead,
+    TensorView,
+    fresh_name,
+    node_label,
+    remove_node,
+    sort_nodes,
+    sort_topologically,
+)
+from .node_semantics import is_dequant
+from .report import Edit, RepairFinding, RepairStep
+from .tensor_kinds import KindAnalysis
 
-__all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
+__all__ = ["DUPLICATE_REPAIR", "IDENTITY_REPAIR", "ORDER_REPAIR"]
 
 
 # ---- names given twice ---------------------------------------------------------------------------------------------
@@ -28,56 +39,67 @@ def _find_duplicates(view: GraphView) -> list[RepairFinding]:
     findings = []
     for scope in view.scopes:
         graph = scope.graph
-        for node, first in _rewritten(graph):
+        for node, first in _iter_duplicate_writers(graph):
             shared = [name for name in node.output if name and name in first.output]
-            text, edits = f"'{shared[0]}' is written by {label(first)} too", []
-            if same := _same(first, node):
+            text, edits = f"'{shared[0]}' is written by {node_label(first)} too", []
+            if same := _is_equivalent(first, node):
                 edits.append(
                     Edit(
                         "duplicates",
                         "remove",
-                        f"{label(node)}, its second copy",
-                        label(node),
-                        apply=partial(delete, graph, node),
+                        f"{node_label(node)}, its second copy",
+                        node_label(node),
+                        apply=partial(remove_node, graph, node),
                     )
                 )
             text += ", which does the same" if same else "; it is not clear which of them is meant"
             findings.append(
                 RepairFinding(
-                    "duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits
+                    "duplicates", text, node_label(node), shared[0], level="wrong" if same else "fatal", edits=edits
                 )
             )
-        for name in _written_and_given(graph):
+        for name in _written_inputs(graph):
             text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
             findings.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
-        findings += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
-    return findings + _find_namesakes(view)
+        findings += [
+            _describe_duplicate_entry(graph, kind, entries) for kind, entries in _find_duplicate_entries(graph)
+        ]
+    return findings + _find_name_clashes(view)
 
 
-def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> RepairFinding:
+def _describe_duplicate_entry(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> RepairFinding:
     """Return what is wrong with `entries` of one name in a list of `graph`."""
     name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
     if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
         text = f"{twice}, and not the same each time; it is not clear which is meant"
         return RepairFinding("duplicates", text, tensor=name, level="fatal")
     edit = Edit(
-        "duplicates", "drop", f"{kind} '{name}': listed once", tensor=name, apply=partial(_list_once, graph, kind, name)
+        "duplicates",
+        "drop",
+        f"{kind} '{name}': listed once",
+        tensor=name,
+        apply=partial(_drop_duplicate_entries, graph, kind, name),
     )
     return RepairFinding("duplicates", twice, tensor=name, edits=(edit,))
 
 
-def _list_once(graph: GraphProto, kind: str, name: str) -> None:
+def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
     field = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}[kind]
     places = [index for index, value in enumerate(field) if value.name == name]
     for index in reversed(places[1:]):
         del field[index]
 
 
-def _find_namesakes(view: GraphView) -> list[RepairFinding]:
-    gone = [node for scope in view.scopes for node, first in _rewritten(scope.graph) if _same(first, node)]
+def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
+    gone = [
+        node
+        for scope in view.scopes
+        for node, first in _iter_duplicate_writers(scope.graph)
+        if _is_equivalent(first, node)
+    ]
     taken = {node.proto.name for node in view.nodes if not any(node.proto is copy for copy in gone)}
     findings, count = [], Counter[str]()
-    for proto, name in _namesakes(view):
+    for proto, name in _find_duplicate_names(view):
         count[name] += 1
         new = fresh_name(name, taken, count[name])
         taken.add(new)
@@ -86,19 +108,19 @@ def _find_namesakes(view: GraphView) -> list[RepairFinding]:
             "rename",
             f"node '{name}', the second of that name, is called '{new}'",
             name,
-            apply=partial(_call, proto, new),
+            apply=partial(_rename_node, proto, new),
         )
         findings.append(
-            RepairFinding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,))
+            RepairFinding("duplicates", f"another node is called '{name}' too", node_label(proto), edits=(edit,))
         )
     return findings
 
 
-def _call(proto: NodeProto, name: str) -> None:
+def _rename_node(proto: NodeProto, name: str) -> None:
     proto.name = name
 
 
-def _rewritten(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+def _iter_duplicate_writers(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Yield (node, the node before it that writes the same tensor)."""
     writers: dict[str, NodeProto] = {}
     for node in graph.node:
@@ -114,7 +136,7 @@ def _rewritten(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
                 writers.setdefault(name, node)
 
 
-def _same(first: NodeProto, second: NodeProto) -> bool:
+def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
     """Whether two nodes do the same; of two Dequants of one tensor the scale does not matter, it follows from that."""
     if first is second:
         return False
@@ -130,12 +152,12 @@ def _same(first: NodeProto, second: NodeProto) -> bool:
     return parts[0] == parts[1]
 
 
-def _written_and_given(graph: GraphProto) -> list[str]:
+def _written_inputs(graph: GraphProto) -> list[str]:
     sources = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     return sorted({name for node in graph.node for name in node.output if name and name in sources})
 
 
-def _listed_twice(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
+def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
     twice = []
     lists = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}
     for kind, values in lists.items():
@@ -146,9 +168,9 @@ def _listed_twice(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
     return twice
 
 
-def _namesakes(view: GraphView) -> list[tuple[NodeProto, str]]:
+def _find_duplicate_names(view: GraphView) -> list[tuple[NodeProto, str]]:
     """Return the nodes of the main graph whose name an earlier one has; copies that are removed do not count."""
-    gone = [node for node, first in _rewritten(view.main.graph) if _same(first, node)]
+    gone = [node for node, first in _iter_duplicate_writers(view.main.graph) if _is_equivalent(first, node)]
     names: set[str] = set()
     namesakes = []
     for node in view.main.graph.node:
@@ -169,7 +191,7 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
         return [RepairFinding("order", text, view.cycle.label, level="fatal")]
     findings = []
     for number, scope in enumerate(view.scopes):
-        early = _too_early(scope.nodes)
+        early = _find_misordered_reads(scope.nodes)
         if early:
             node, tensor = early[0]
             more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
@@ -187,10 +209,10 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
 
 
 def _sort(scope: Scope) -> None:
-    sort_nodes(scope.graph, topological(scope)[0])
+    sort_nodes(scope.graph, sort_topologically(scope)[0])
 
 
-def _too_early(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
+def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
     place = {node: index for index, node in enumerate(nodes)}
     return [
         (node, tensor)
@@ -205,66 +227,68 @@ def _too_early(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
 
 def _find_identities(view: GraphView) -> list[RepairFinding]:
     """Find the Identity nodes that can go: those inside, and those that give a graph output its name."""
-    going = _identities(view)
-    inside = [node for node in going if not view.is_output(_result(node))]
-    gone = {_result(node): node for node in inside}
+    going = _removable_identities(view)
+    inside = [node for node in going if not view.is_output(_identity_output(node))]
+    gone = {_identity_output(node): node for node in inside}
     readers: dict[
         TensorView, list[TensorRead]
     ] = {}  # of what stands at the beginning of each chain, once the chain is gone
     findings: dict[NodeView, RepairFinding] = {}
     for node in inside:
-        end = _end(_result(node), gone)
-        readers.setdefault(end, []).extend(_result(node).reads)
+        end = _resolve_identity_chain(_identity_output(node), gone)
+        readers.setdefault(end, []).extend(_identity_output(node).reads)
         text = f"{node.label}; its readers read '{end.name}'"
-        findings[node] = _identity(node, text, partial(_pass_by, node, end), rank=0)
+        findings[node] = _make_identity_finding(node, text, partial(_bypass_identity, node, end), rank=0)
     named: set[TensorView] = set()
     for node in going:
-        end, result = _end(_first(node), gone), _result(node)
-        if result in gone or end in named or not _renamable(view, end):
+        end, result = _resolve_identity_chain(_identity_input(node), gone), _identity_output(node)
+        if result in gone or end in named or not _can_take_output_name(view, end):
             continue
         named.add(end)
         reads = [*end.reads, *readers.get(end, ()), *result.reads]
         text = f"{node.label}; '{end.name}' takes the name '{result.name}'"
-        findings[node] = _identity(node, text, partial(_hand_over, view, node, end, reads), rank=1)
+        findings[node] = _make_identity_finding(
+            node, text, partial(_transfer_output_name, view, node, end, reads), rank=1
+        )
     return [findings[node] for node in going if node in findings]
 
 
-def _identity(node: NodeView, text: str, apply: Callable[[], None], rank: int) -> RepairFinding:
-    edit = Edit("identities", "remove", text, node.label, _result(node).name, apply=apply, rank=rank)
+def _make_identity_finding(node: NodeView, text: str, apply: Callable[[], None], rank: int) -> RepairFinding:
+    edit = Edit("identities", "remove", text, node.label, _identity_output(node).name, apply=apply, rank=rank)
     return RepairFinding(
         "identities",
-        f"hands '{_first(node).name}' on unchanged, left over from the export",
+        f"hands '{_identity_input(node).name}' on unchanged, left over from the export",
         node.label,
-        _first(node).name,
+        _identity_input(node).name,
         edits=(edit,),
     )
 
 
-def _pass_by(node: NodeView, end: TensorView) -> None:
+def _bypass_identity(node: NodeView, end: TensorView) -> None:
     """Let the readers of an Identity read `end`, and take it out."""
-    for read in _result(node).reads:
+    for read in _identity_output(node).reads:
         if read.node is not None:
             read.node.proto.input[read.index] = end.name
-    delete(node.scope.graph, node.proto)
+    remove_node(node.scope.graph, node.proto)
 
 
-def _hand_over(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]) -> None:
+def _transfer_output_name(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]) -> None:
     """Take out an Identity whose result is a graph output: `end`, which `reads` read, takes its name."""
-    name = _result(node).name
+    name = _identity_output(node).name
     view.rename(end, name)
     for read in reads:
         if read.node is not None:
             read.node.proto.input[read.index] = name
-    delete(node.scope.graph, node.proto)
+    remove_node(node.scope.graph, node.proto)
 
 
-def _identities(view: GraphView) -> list[NodeView]:
+def _removable_identities(view: GraphView) -> list[NodeView]:
     """Return the Identity nodes of the main graph that can go.
 
     One that hands integers to a graph output stays until a Dequant takes its place, and one that must give a name to a
     graph input, an initializer or another output stays for good.
     """
-    kinds = Kinship.of(view).kinds
+    kinds = KindAnalysis.of(view).kinds
     identities = []
     for node in view.main.nodes:
         source = node.inputs[0] if len(node.inputs) == 1 else None
@@ -275,36 +299,38 @@ def _identities(view: GraphView) -> list[NodeView]:
             continue
         if view.is_output(result):
             kind = kinds.of.get(result)
-            if not _renamable(view, source) or (kind is not None and kind.integer and not is_dequant(source.writer)):
+            if not _can_take_output_name(view, source) or (
+                kind is not None and kind.integer and not is_dequant(source.writer)
+            ):
                 continue
         identities.append(node)
     return identities
 
 
-def _renamable(view: GraphView, tensor: TensorView) -> bool:
+def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
     """Whether a tensor can take the name of a graph output."""
     return tensor.writer is not None and tensor.scope is view.main and not view.is_output(tensor)
 
 
-def _first(node: NodeView) -> TensorView:
+def _identity_input(node: NodeView) -> TensorView:
     source = node.inputs[0]
     assert source is not None
     return source
 
 
-def _result(node: NodeView) -> TensorView:
+def _identity_output(node: NodeView) -> TensorView:
     result = node.outputs[0]
     assert result is not None
     return result
 
 
-def _end(tensor: TensorView, gone: dict[TensorView, NodeView]) -> TensorView:
+def _resolve_identity_chain(tensor: TensorView, gone: dict[TensorView, NodeView]) -> TensorView:
     """Return where a chain of Identity nodes begins."""
     while tensor in gone:
-        tensor = _first(gone[tensor])
+        tensor = _identity_input(gone[tensor])
     return tensor
 
 
-DUPLICATES = Repair("duplicates", _find_duplicates)
-ORDER = Repair("order", _find_order)
-IDENTITIES = Repair("identities", _find_identities)
+DUPLICATE_REPAIR = RepairStep("duplicates", _find_duplicates)
+ORDER_REPAIR = RepairStep("order", _find_order)
+IDENTITY_REPAIR = RepairStep("identities", _find_identities)

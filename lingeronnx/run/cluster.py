@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed import Future as Remote
 
-__all__ = ["Job", "spread"]
+__all__ = ["Job", "map_jobs"]
 
 _LOG = logging.getLogger(__name__)
-_AHEAD = 2  # items for each worker that are on their way: one is worked on, one waits
-_TRIES = 4  # how often an item is given out whose worker went away
-_ANSWER = 10  # seconds in which a cluster answers
-_PAUSE = 0.5  # seconds before data are sent again
+_PREFETCH_PER_WORKER = 2  # items for each worker that are on their way: one is worked on, one waits
+_MAX_TRIES = 4  # how often an item is given out whose worker went away
+_TIMEOUT_SECONDS = 10  # seconds in which a cluster answers
+_RETRY_DELAY_SECONDS = 0.5  # seconds before data are sent again
 
 
 _Item = TypeVar("_Item")
@@ -52,7 +52,7 @@ class Job(Protocol[_In, _Out]):
         ...
 
 
-def spread(
+def map_jobs(
     job: Job[_Item, _Result], items: Iterable[_Item], workers: int | None = None, cluster: str | None = None
 ) -> Generator[_Result, None, None]:
     """Yield what `job` makes of every item, in their order.
@@ -67,9 +67,9 @@ def spread(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers = {workers}; at least 1 is needed")
     if cluster is not None:
-        yield from _on_cluster(_packed(job), items, cluster)
+        yield from _map_on_cluster(_pickle_job(job), items, cluster)
     elif workers is not None:
-        yield from _in_processes(_packed(job), items, workers)
+        yield from _map_in_processes(_pickle_job(job), items, workers)
     else:
         yield from map(job.start(), items)
 
@@ -82,7 +82,7 @@ class _PackedJob(Generic[_Item, _Result]):
     key: str
 
 
-def _packed(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
+def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
     try:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -94,7 +94,7 @@ def _packed(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
 
 
 @dataclass
-class _Here:
+class _WorkerState:
     """What a worker process holds: the functions of the jobs it was given."""
 
     functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _Here:
             return self.functions[job.key](item)
 
 
-_HERE = _Here()
+_WORKER_STATE = _WorkerState()
 
 
 # ---- processes ---------------------------------------------------------------------------------------------------
@@ -120,25 +120,27 @@ class _ReceivedJob:
     job: _PackedJob | None = None
 
 
-_GIVEN = _ReceivedJob()
+_RECEIVED_JOB = _ReceivedJob()
 
 
-def _begin(job: _PackedJob, threads: int) -> None:
+def _init_worker(job: _PackedJob, threads: int) -> None:
     os.environ["LINGERONNX_THREADS"] = str(threads)
-    _GIVEN.job = job
+    _RECEIVED_JOB.job = job
 
 
-def _work(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was given
-    assert _GIVEN.job is not None
-    return _HERE.work(_GIVEN.job, item)
+def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was given
+    assert _RECEIVED_JOB.job is not None
+    return _WORKER_STATE.work(_RECEIVED_JOB.job, item)
 
 
-def _in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
+def _map_in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (job, threads))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
     try:
-        with contextlib.closing(_in_order(items, lambda item: pool.submit(_work, item), workers)) as ahead:
+        with contextlib.closing(
+            _submit_in_order(items, lambda item: pool.submit(_run_in_worker, item), workers)
+        ) as ahead:
             for _, future in ahead:
                 yield future.result()
     except BrokenProcessPool as error:
@@ -150,14 +152,14 @@ def _in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], worke
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_order(
+def _submit_in_order(
     items: Iterable[_Item], submit: Callable[[_Item], _Future], workers: int
 ) -> Generator[tuple[_Item, _Future], None, None]:
     """Yield (item, what `submit` returned), in order, with a few items given out ahead."""
     waiting: deque[tuple[_Item, _Future]] = deque()
     for item in items:
         waiting.append((item, submit(item)))
-        if len(waiting) >= _AHEAD * workers:
+        if len(waiting) >= _PREFETCH_PER_WORKER * workers:
             yield waiting.popleft()
     while waiting:
         yield waiting.popleft()
@@ -166,45 +168,45 @@ def _in_order(
 # ---- Dask --------------------------------------------------------------------------------------------------------
 
 
-def _on_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
+def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
-    return _HERE.work(job, item)
+    return _WORKER_STATE.work(job, item)
 
 
-def _on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
+def _map_on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
     try:
         from distributed import Client
     except ImportError as error:
         raise ConfigError("a cluster needs Dask: pip install 'lingeronnx[cluster]'") from error
     try:
-        client = Client(address, timeout=_ANSWER, set_as_default=False)
+        client = Client(address, timeout=_TIMEOUT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
         raise ConfigError(
-            f"no Dask scheduler answers at {address} within {_ANSWER} seconds; start one with: dask scheduler"
+            f"no Dask scheduler answers at {address} within {_TIMEOUT_SECONDS} seconds; start one with: dask scheduler"
         ) from error
     with client:
         try:
-            client.wait_for_workers(1, timeout=_ANSWER)
+            client.wait_for_workers(1, timeout=_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise ConfigError(
                 f"the cluster at {address} has no worker; start some with: dask worker {address}"
             ) from error
-        sent, there = _Sent(client, job), set(client.ncores())
-        with contextlib.closing(_in_order(items, sent.submit, len(there))) as ahead:
+        sent, there = _ClusterJob(client, job), set(client.ncores())
+        with contextlib.closing(_submit_in_order(items, sent.submit, len(there))) as ahead:
             for item, future in ahead:
                 result = sent.result(item, future)
-                there = _told(there, set(client.ncores()))
+                there = _log_lost_workers(there, set(client.ncores()))
                 yield result
 
 
-def _told(before: set[str], now: set[str]) -> set[str]:
+def _log_lost_workers(before: set[str], now: set[str]) -> set[str]:
     """Return the workers that are there now; say which are gone."""
     for worker in sorted(before - now):
         _LOG.warning("the cluster lost the worker %s; its work goes to the other %d", worker, len(now))
     return now
 
 
-class _Sent(Generic[_Item, _Result]):
+class _ClusterJob(Generic[_Item, _Result]):
     """A job that the workers of a cluster have."""
 
     def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
@@ -213,21 +215,21 @@ class _Sent(Generic[_Item, _Result]):
 
     def _scattered(self, data: object, broadcast: bool = False) -> object:
         """Bring data to one worker, or to all; again where the one that was chosen is just going away."""
-        for _ in range(_TRIES - 1):
+        for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):
                 return self._client.scatter(data, broadcast=broadcast, hash=False)
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_DELAY_SECONDS)
         return self._client.scatter(data, broadcast=broadcast, hash=False)
 
     def submit(self, item: _Item) -> Remote[_Result]:
         """Send the item to one worker."""
-        return self._client.submit(_on_worker, self._given, self._scattered(item), pure=False)
+        return self._client.submit(_run_on_dask_worker, self._given, self._scattered(item), pure=False)
 
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
         """Return what became of the item; it goes to another worker where the one that had it is gone."""
         from distributed import KilledWorker
 
-        for _ in range(_TRIES - 1):
+        for _ in range(_MAX_TRIES - 1):
             try:
                 return future.result()
             except (CancelledError, KilledWorker):  # data die with the worker that holds them
@@ -237,5 +239,5 @@ class _Sent(Generic[_Item, _Result]):
             return future.result()
         except (CancelledError, KilledWorker) as error:
             raise ConfigError(
-                f"the cluster's workers were killed {_TRIES} times over one item of work; give them more memory"
+                f"the cluster's workers were killed {_MAX_TRIES} times over one item of work; give them more memory"
             ) from error

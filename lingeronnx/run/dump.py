@@ -1,7 +1,7 @@
 """Tensors to files: one .npz of named arrays, or a folder of .npy files with an index; and the summary of one tensor.
 
-Everything is written as a whole or not at all. A `Folder` appends batch by batch, so that a dump of every tensor of a
-long run needs no more memory than one batch. Knows streams, `(name, array, how it is held or None)`; knows no model.
+Everything is written as a whole or not at all. A `DumpFolder` appends batch by batch, so that a dump of every tensor of
+a long run needs no more memory than one batch. Knows streams, `(name, array, how it is held or None)`; knows no model.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import ConfigError
-from ..files import replacing, replacing_folder, take_over
+from ..files import link_missing_entries, replace_file, replace_folder
 from ..plan import Affine
 
-__all__ = ["INDEX", "Folder", "Summary", "described", "held_of", "write_npz"]
+__all__ = ["INDEX_FILE", "DumpFolder", "TensorSummary", "qparams_to_json", "qparams_from_json", "write_npz"]
 
 #: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order. Where another
 #: integer than 0 stands for 0, an entry has a zero_point, too.
-INDEX = "index.json"
+INDEX_FILE = "index.json"
 
 _FIRST = 8  # values a summary shows
 
 
-def described(held: Affine | None) -> dict[str, object]:
+def qparams_to_json(held: Affine | None) -> dict[str, object]:
     """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
     if held is None:
         return {"scale": None}
     return {"scale": held.scale, **({"zero_point": held.zero_point} if held.shifted else {})}
 
 
-def held_of(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
-    """Return what `described` wrote of an array of `dtype`."""
+def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
+    """Return what `qparams_to_json` wrote of an array of `dtype`."""
     if entry["scale"] is None:
         return None
     return Affine(float(entry["scale"]), 8 * dtype.itemsize, zero_point=int(entry.get("zero_point", 0)))
@@ -51,7 +51,7 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) ->
 
     The bytes depend on them alone, not on the clock.
     """
-    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+    with replace_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
                 held = np.asarray(array)
@@ -59,7 +59,7 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) ->
                 np.lib.format.write_array(entry, held, allow_pickle=False)
 
 
-class Folder:
+class DumpFolder:
     """A dump in the folder `path`: one .npy per tensor, batches appended along axis 0, and an index.
 
     A context manager: all files appear in `path` at once (its parent must exist) when the block ends well. Those of an
@@ -71,11 +71,11 @@ class Folder:
         self._entries: dict[str, dict[str, Any]] = {}
         self._open = contextlib.ExitStack()
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> DumpFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"cannot dump into {self.path}: it is a file; give a folder")
         try:
-            self._made = self._open.enter_context(replacing_folder(self.path))
+            self._made = self._open.enter_context(replace_folder(self.path))
         except OSError as error:
             raise ConfigError(
                 f"cannot dump into {self.path}: {error.strerror} ({self.path.parent}); choose another place"
@@ -103,8 +103,13 @@ class Folder:
         entry = self._entries.get(name)
         if entry is None:
             safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._")[:100]
-            entry = {"name": name, "file": f"{len(self._entries):04d}_{safe}.npy", "dtype": str(array.dtype),
-                     "shape": [0, *array.shape[1:]], **described(held)}  # fmt: skip
+            entry = {
+                "name": name,
+                "file": f"{len(self._entries):04d}_{safe}.npy",
+                "dtype": str(array.dtype),
+                "shape": [0, *array.shape[1:]],
+                **qparams_to_json(held),
+            }
             self._entries[name] = entry
         if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
             raise ConfigError(
@@ -115,7 +120,7 @@ class Folder:
         entry["shape"][0] += len(array)
         try:
             with (self._made / entry["file"]).open("w+b" if first else "r+b") as file:
-                _header(file, entry["shape"], array.dtype)
+                _write_npy_header(file, entry["shape"], array.dtype)
                 file.seek(0, os.SEEK_END)
                 file.write(array.tobytes())
         except OSError as error:
@@ -126,20 +131,20 @@ class Folder:
     def _complete(self) -> None:
         """Write the index, and take over what else than a dump the old folder holds."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
-        (self._made / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        take_over(self.path, self._made, _listed(self.path) if self.path.exists() else ())
+        (self._made / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        link_missing_entries(self.path, self._made, _dump_file_names(self.path) if self.path.exists() else ())
 
 
-def _listed(folder: Path) -> set[str]:
+def _dump_file_names(folder: Path) -> set[str]:
     """Return the names of the files of the dump in `folder`, its index among them; of none where there is no dump."""
     try:
-        entries = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return {INDEX, *(str(entry["file"]) for entry in entries)}
+        entries = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+        return {INDEX_FILE, *(str(entry["file"]) for entry in entries)}
     except (OSError, ValueError, TypeError, KeyError):
         return set()
 
 
-def _header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
+def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
     """Write the .npy header; numpy pads it so that a longer axis 0 takes the same room."""
     file.seek(0)
     np.lib.format.write_array_header_1_0(
@@ -147,7 +152,7 @@ def _header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
     )
 
 
-class Summary:
+class TensorSummary:
     """Shape, range, mean and first values of one tensor over all batches, as it is stored (integers as integers)."""
 
     def __init__(self, name: str) -> None:
@@ -185,7 +190,7 @@ class Summary:
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            **described(self.held),
+            **qparams_to_json(self.held),
             "min": self.low,
             "max": self.high,
             "mean": self.mean,

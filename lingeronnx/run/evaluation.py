@@ -12,11 +12,11 @@ import numpy as np
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
-from ..plan.synthetic import warnings_of
-from .cluster import spread
+from ..plan.synthetic_calibration import collect_calibration_warnings
+from .cluster import map_jobs
 from .data import Batch, Data, Progress
-from .metrics import metric
-from .origin import with_fixed_inputs
+from .metrics import resolve_metric
+from .provenance import apply_fixed_inputs
 from .session import Session
 
 __all__ = ["Evaluation", "evaluate"]
@@ -93,32 +93,34 @@ def evaluate(
         Where a baseline is missing.
     """
     session = model if isinstance(model, Session) else Session(model)
-    base = None if baseline is None else _baseline(baseline, session)
+    base = None if baseline is None else _open_baseline(baseline, session)
     source = Data(data, session.inputs, limit=limit, what="evaluation data")
     name = output or str(session.get_outputs()[0].name)
     batches = source.batches(batch)
     first = next(batches)
-    job = _Measuring(session, base, name, _metric_name(metric, first[1], base))
+    job = _MetricJob(session, base, name, _resolve_metric_name(metric, first[1], base))
     total = job.measures()
     done = 0
-    for count, sums in spread(job, chain([first], batches), workers, cluster):
+    for count, sums in map_jobs(job, chain([first], batches), workers, cluster):
         for measure, part in zip(total, sums, strict=True):
             measure.merge(part)
         done += count
         if progress is not None:
             progress("evaluating", done, None)
     against = total[1].value if len(total) > 1 else None
-    return Evaluation(job.metric, job.made[1], total[0].value, done, against, warnings_of(session.model))
+    return Evaluation(
+        job.metric, job.made[1], total[0].value, done, against, collect_calibration_warnings(session.model)
+    )
 
 
-def _baseline(given: ir.ModelLike | Session, session: Session) -> Session:
+def _open_baseline(given: ir.ModelLike | Session, session: Session) -> Session:
     """Return the session to compare `session` with: of the float model with what was fixed when that was quantized."""
     base = given if isinstance(given, Session) else Session(given)
-    model = with_fixed_inputs(base.model, session.model)
+    model = apply_fixed_inputs(base.model, session.model)
     return base if model is base.model else Session(model)
 
 
-def _metric_name(name: str | None, labels: object, base: object) -> str:
+def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
     if name is not None:
         return name
     if labels is not None:
@@ -129,7 +131,7 @@ def _metric_name(name: str | None, labels: object, base: object) -> str:
 
 
 @dataclass(frozen=True)
-class _Measuring:
+class _MetricJob:
     """A metric of one tensor of `model`, and where it needs labels the same of `base`."""
 
     model: Session
@@ -140,7 +142,7 @@ class _Measuring:
     @cached_property
     def made(self) -> tuple[Callable[[], Any], str]:
         """What makes the measure, and its unit; a user's function is loaded once."""
-        return metric(self.metric)
+        return resolve_metric(self.metric)
 
     def measures(self) -> list[Any]:
         """Return a measure for the model, and where there is one to take, for the baseline."""
@@ -150,7 +152,7 @@ class _Measuring:
         return [main, self.made[0]()] if main.needs_labels and self.base is not None else [main]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _Measuring, (self.model, self.base, self.output, self.metric)
+        return _MetricJob, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:
         """Return what measures one batch: the number of samples, and the sums of every measure."""

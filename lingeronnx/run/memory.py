@@ -13,21 +13,21 @@ import sys
 
 from ..graph import ir
 
-__all__ = ["bytes_per_sample", "piece", "release"]
+__all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
 
 
-def bytes_per_sample(model: ir.Graph) -> int:
+def bytes_per_sample(model: ir.Model) -> int:
     """Return the bytes of all tensors of one sample of the float `model`; sizes that are not known count as 1."""
-    shapes = [ir.shape(value) for value in ir.values(model)]
+    shapes = [ir.get_shape(value) for value in ir.iter_values(model)]
     return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
 
 
-def piece(one: int, most: int, budget: int) -> int:
+def choose_batch_size(one: int, most: int, budget: int) -> int:
     """Return how many samples of `one` bytes each a piece has under `budget` bytes: at least 1, at most `most`."""
     return max(1, min(budget // 8 // max(one, 1), most))
 
 
-def release() -> None:
+def trim_memory() -> None:
     """Give back to the system what was freed: glibc keeps it for each thread that has ever asked for some."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, code_of_others, nearest
+from ..errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
 from .data import load_function
 
-__all__ = ["METRICS", "Agreement", "TopK", "decibel", "metric"]
+__all__ = ["METRICS", "Agreement", "TopK", "ratio_db", "resolve_metric"]
 
 
-def decibel(signal: float, noise: float) -> float:
+def ratio_db(signal: float, noise: float) -> float:
     """Return 10 log10(signal / noise) of two sums of squares, whatever they are.
 
     Infinite where the noise is 0, minus infinity where the signal alone is; nan where one of them is not finite.
@@ -78,7 +78,7 @@ class Agreement:
     @property
     def sqnr(self) -> float:
         """10 log10(signal power / error power) in dB; infinite where both are equal."""
-        return decibel(self._signal, self._error)
+        return ratio_db(self._signal, self._error)
 
     @property
     def cosine(self) -> float:
@@ -109,7 +109,7 @@ class TopK:
             what = "text" if scores.dtype.kind in "OUS" else f"{scores.dtype}{list(scores.shape)}"
             raise DataError(f"the output is {what}; top-k needs a number for each class of each sample")
         scores = scores.reshape(len(scores), -1)
-        labels = _class_numbers(labels, scores.shape[1])
+        labels = _check_labels(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
         self.merge((int((best == labels[:, None]).any(axis=1).sum()), len(scores)))
 
@@ -129,7 +129,7 @@ class TopK:
         return 100.0 * self._hits / max(self._count, 1)
 
 
-def _class_numbers(labels: object, classes: int) -> np.ndarray:
+def _check_labels(labels: object, classes: int) -> np.ndarray:
     """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
@@ -144,13 +144,13 @@ def _class_numbers(labels: object, classes: int) -> np.ndarray:
     return array.astype(np.int64).reshape(-1)
 
 
-def called(what: str, function: Callable[..., Any], *given: object) -> float:
+def call_user_function(what: str, function: Callable[..., Any], *given: object) -> float:
     """Return the number that a function of the user's gives; ConfigError, which says `what` it is, where it fails."""
-    with code_of_others(f"{what} failed", ConfigError):
+    with wrap_user_errors(f"{what} failed", ConfigError):
         return float(function(*given))
 
 
-class _Custom:
+class _CustomMetric:
     """The mean over batches, weighted by their size, of a user's ``function(outputs, labels) -> float``."""
 
     needs_labels = True
@@ -161,7 +161,7 @@ class _Custom:
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Take in one batch."""
-        value = called("the metric function", self._function, scores, labels)
+        value = call_user_function("the metric function", self._function, scores, labels)
         self.merge((value * len(scores), len(scores)))
 
     @property
@@ -189,7 +189,7 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def metric(name: str) -> tuple[Callable[[], Any], str]:
+def resolve_metric(name: str) -> tuple[Callable[[], Any], str]:
     """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
     if not isinstance(name, str):
         raise ConfigError(f"a metric is no {type(name).__name__}; give its name, or module:function")
@@ -197,5 +197,7 @@ def metric(name: str) -> tuple[Callable[[], Any], str]:
         return METRICS[name]
     if ":" in name:
         found = load_function(name, "metric")
-        return (lambda: _Custom(found)), ""
-    raise ConfigError(f"unknown metric '{name}'{nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function")
+        return (lambda: _CustomMetric(found)), ""
+    raise ConfigError(
+        f"unknown metric '{name}'{suggest_nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function"
+    )

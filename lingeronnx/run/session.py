@@ -14,26 +14,26 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import ConfigError, DataError, nearest
+from ..errors import ConfigError, DataError, suggest_nearest
 from ..formats import is_quantized_domain
-from ..formats.sound import check_nodes
+from ..formats.node_validation import check_nodes
 from ..graph import ir
-from ..graph.names import restored
-from ..graph.tail import Tail, cut
+from ..graph.dynamic_tail import DynamicTail, split_dynamic_tail
+from ..graph.name_mapping import restore_user_names
 from ..plan import Affine
-from ..targets import PLATFORMS, Target, by_name
-from .borders import float_names
-from .compiled import CompiledHost
+from ..targets import PLATFORMS, Target, get_target
+from .compiled_host import CompiledHost
 from .data import InputSpec
-from .in_parts import PartsRunner
-from .integer.runner import IntRunner, target_of
-from .parts import parts_of
-from .runners import FloatRunner, OpenedFallbacks, input_specs
+from .float_names import map_to_float_names
+from .integer.runner import IntegerRunner, detect_target
+from .parts_runner import PartsRunner
+from .program_parts import split_into_parts
+from .runners import FallbackSessionCache, FloatRunner, get_input_specs
 from .runners import Stream as Tensors
-from .runners.tail import TailRunner
+from .runners.tail_runner import TailRunner
 from .streaming import Stream
 
-__all__ = ["NodeArg", "Session", "lowered_session"]
+__all__ = ["NodeArg", "Session", "open_lowered_session"]
 
 
 @dataclass(frozen=True)
@@ -81,25 +81,25 @@ class Session:
         platform: str | Target | None = None,
         host: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.model = restored(ir.opened(path))
+        self.model = restore_user_names(ir.as_model(path))
         self.is_integer = is_integer_graph(self.model)
         for what, given in (("arithmetic", arithmetic), ("platform", platform), ("host", host)):
             if not self.is_integer and given is not None:
                 raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
         if self.is_integer:
             check_nodes(self.model)
-        row = None if platform is None else by_name(platform)
+        row = None if platform is None else get_target(platform)
         self._given = arithmetic, row, host
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._tail = cut(self.model) if self.is_integer and host is None else None
+        self._tail = split_dynamic_tail(self.model) if self.is_integer and host is None else None
         body = self.model if self._tail is None else self._tail.body
-        self._runner: IntRunner | PartsRunner | None = None
+        self._runner: IntegerRunner | PartsRunner | None = None
         if self.is_integer and host is None:
-            self._runner = IntRunner(body, arithmetic, row)
+            self._runner = IntegerRunner(body, arithmetic, row)
         elif self.is_integer and host is not None:
-            parts = parts_of(self.model, row or target_of(self.model))
+            parts = split_into_parts(self.model, row or detect_target(self.model))
             self._runner = PartsRunner(parts, arithmetic, row, CompiledHost(host))
-        self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
+        self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else get_input_specs(self.model)
         self._float: dict[frozenset[str] | None, FloatRunner] = {}
         self._behind: TailRunner | None = None
         self._watches: list[Callable[[str, np.ndarray, Affine | None], None]] = []
@@ -112,7 +112,7 @@ class Session:
                 f"the session is for {row.name}, a platform of your own, and cannot be sent elsewhere; "
                 "leave workers and cluster out"
             )
-        return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name, host)
+        return _reopen_session, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name, host)
 
     @property
     def nbytes(self) -> int:
@@ -124,16 +124,16 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the graph inputs."""
-        return [_arg(v) for v in self.model.graph.inputs if v.const_value is None]
+        return [_make_node_arg(v) for v in self.model.graph.inputs if v.const_value is None]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the graph outputs."""
-        return [_arg(v) for v in self.model.graph.outputs]
+        return [_make_node_arg(v) for v in self.model.graph.outputs]
 
     @property
     def floats(self) -> dict[str, str]:
         """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
-        return float_names(self.model)
+        return map_to_float_names(self.model)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
@@ -249,13 +249,13 @@ class Session:
 
     def _with_tail(
         self,
-        tail: Tail,
+        tail: DynamicTail,
         given: Mapping[str, np.ndarray],
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
         """Run what has sizes that the data decide behind the rest, sample by sample where it is made for one."""
-        inner = {str(v.name) for v in ir.values(tail.model)} - set(tail.reads)
+        inner = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.reads)
         wanted = None if names is None else {*(name for name in names if name not in inner), *tail.reads}
         feeds = {name: array for name, array in given.items() if name in tail.reads}
         assert self._runner is not None  # only an integer graph has a tail
@@ -297,41 +297,41 @@ class Session:
     @cached_property
     def _known(self) -> dict[str, None]:
         """The names of all tensors, in graph order."""
-        return dict.fromkeys(str(v.name) for v in ir.values(self.model))
+        return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._known:
                 raise ConfigError(
-                    f"the model has no tensor '{name}'{nearest(name, list(self._known))}; "
+                    f"the model has no tensor '{name}'{suggest_nearest(name, list(self._known))}; "
                     "a viewer such as Netron shows the names"
                 )
 
 
-def lowered_session(graph: ir.Graph, target: Target, opened: OpenedFallbacks | None = None) -> Session:
+def open_lowered_session(graph: ir.Model, target: Target, opened: FallbackSessionCache | None = None) -> Session:
     """Return a session on what was lowered for `target`; a graph in which nothing is an integer is of no platform.
 
     opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatFallback`.
     """
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
-    if isinstance(session._runner, IntRunner) and opened is not None:
+    if isinstance(session._runner, IntegerRunner) and opened is not None:
         session._runner.opened = opened
     return session
 
 
-def _opened(
+def _reopen_session(
     content: bytes, arithmetic: str | None, platform: str | None, host: str | os.PathLike[str] | None
 ) -> Session:
     """Open a session on what `ir.to_bytes` wrote."""
     return Session(ir.from_bytes(content), arithmetic, platform, host)
 
 
-def is_integer_graph(model: ir.Graph) -> bool:
+def is_integer_graph(model: ir.Model) -> bool:
     """Whether any node of `model` is an integer operator of the quantized dialects."""
     return any(is_quantized_domain(node) for node in model.graph)
 
 
-def _arg(value: ir.Value) -> NodeArg:
+def _make_node_arg(value: ir.Value) -> NodeArg:
     kinds = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
     kind = "float" if value.dtype is None else kinds.get(value.dtype.name, value.dtype.name.lower())
-    return NodeArg(str(value.name), list(ir.shape(value) or ()), f"tensor({kind})")
+    return NodeArg(str(value.name), list(ir.get_shape(value) or ()), f"tensor({kind})")

@@ -9,6 +9,6 @@ Stands above the flow and its analysis. Must not know: commands, torch.
 """
 
 from .goal import Goal
-from .run import Found, search
+from .run import SearchResult, search
 
-__all__ = ["Found", "Goal", "search"]
+__all__ = ["Goal", "SearchResult", "search"]

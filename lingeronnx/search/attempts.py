@@ -11,54 +11,54 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..analysis.sensitivity.journal import hashed
+from ..analysis.sensitivity.journal import hash_parts
 from ..errors import ConfigError, ConstraintError
 from ..flow import (
-    Compared,
-    Observed,
-    Planned,
-    Prepared,
+    CalibrationResult,
+    Candidate,
+    PlannedModel,
+    PreparedModel,
     assign_scales,
-    compared,
-    observe_model,
-    refined,
-    with_best_effort,
+    build_candidate,
+    calibrate_model,
+    refine_weights,
+    try_best_effort,
 )
 from ..graph import ir
-from ..run.cluster import spread
+from ..run.cluster import map_jobs
 from ..run.data import Progress
-from .cost import cost_of
+from .cost import measure_cost
 from .goal import Goal
 from .ladder import Attempt
-from .records import Record, record_of
+from .records import Record, make_record
 
-__all__ = ["Ahead", "AttemptMaker", "Begin", "header"]
+__all__ = ["AttemptPrefetcher", "AttemptRunner", "StartFactory", "journal_header"]
 
 #: Returns what the user's options give, in another process too.
-Begin = Callable[[], Compared]
+StartFactory = Callable[[], Candidate]
 
 
-def header(base: Compared, goal: Goal) -> dict[str, object]:
+def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
     """Return what the results of a search depend on."""
-    return {**_beginning(base), "goal": goal.text, "limit": goal.limit}
+    return {**_start_digest(base), "goal": goal.text, "limit": goal.limit}
 
 
-def _beginning(base: Compared) -> dict[str, object]:
+def _start_digest(base: Candidate) -> dict[str, object]:
     return {
-        "model": hashed(ir.to_bytes(base.planned.original)),
-        "plan (calibration data, settings)": hashed(base.planned.plan.content),
+        "model": hash_parts(ir.to_bytes(base.planned.original)),
+        "plan (calibration data, settings)": hash_parts(base.planned.plan.content),
     }
 
 
-class AttemptMaker:
+class AttemptRunner:
     """Makes attempts of one search from `base`, what the user's options give; remembers the best that was kept."""
 
-    def __init__(self, base: Compared, goal: Goal, progress: Progress | None = None) -> None:
+    def __init__(self, base: Candidate, goal: Goal, progress: Progress | None = None) -> None:
         self._base, self._goal, self._progress = base, goal, progress
-        self._best: tuple[Attempt, Compared] = (Attempt(), base)
-        self._calibrated: dict[str, Observed] = {}
+        self._best: tuple[Attempt, Candidate] = (Attempt(), base)
+        self._calibrated: dict[str, CalibrationResult] = {}
 
-    def record(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Compared | None]:
+    def record(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Candidate | None]:
         """Make an attempt; return what goes to the log, and what was made, None where that is not allowed.
 
         float_value : the metric of the float model where it is known, which is not measured again.
@@ -70,23 +70,23 @@ class AttemptMaker:
             result = attempt_made.checked
         except ConstraintError as error:
             return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
-        measure, cost = self._goal.measure(result, float_value, self._progress), cost_of(attempt_made)
-        entry = record_of(measure, cost, result.report.chip_ready or not result.report.is_chip)
+        measure, cost = self._goal.measure(result, float_value, self._progress), measure_cost(attempt_made)
+        entry = make_record(measure, cost, result.report.chip_ready or not result.report.is_chip)
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
-    def keep(self, attempt: Attempt, made: Compared) -> None:
+    def keep(self, attempt: Attempt, made: Candidate) -> None:
         """Remember the best attempt so far, which is not made again."""
         self._best = attempt, made
 
-    def made(self, attempt: Attempt) -> Compared:
+    def made(self, attempt: Attempt) -> Candidate:
         """Return what an attempt makes; the best is not made again, unless it was read from the log."""
         if self._best[0] == attempt:
             return self._best[1]
         prepared, planned = self._prepared(attempt), self.planned(attempt)
-        model = compared(prepared, planned, refined(planned, progress=self._progress), self._progress)
-        return with_best_effort(model, self._progress) if planned.conf.effort == "best" else model
+        model = build_candidate(prepared, planned, refine_weights(planned, progress=self._progress), self._progress)
+        return try_best_effort(model, self._progress) if planned.conf.effort == "best" else model
 
-    def planned(self, attempt: Attempt) -> Planned:
+    def planned(self, attempt: Attempt) -> PlannedModel:
         """Return the plan of an attempt."""
         if self._best[0] == attempt:
             return self._best[1].planned
@@ -97,12 +97,12 @@ class AttemptMaker:
             parts = parts.without(more)
         return assign_scales(prepared, replace(observed, parts=parts))
 
-    def _prepared(self, attempt: Attempt) -> Prepared:
+    def _prepared(self, attempt: Attempt) -> PreparedModel:
         """Return the model under the attempt's settings."""
         conf = self._base.prepared.conf.model_copy(update={"effort": self._observed(attempt).effort})
         return replace(self._base.prepared, conf=attempt.config(conf, self._base.planned.target))
 
-    def _observed(self, attempt: Attempt) -> Observed:
+    def _observed(self, attempt: Attempt) -> CalibrationResult:
         """Return what calibration saw under the attempt's effort: the data run once for each."""
         prepared, observed = self._base.prepared, self._base.planned.observed
         effort = attempt.effort or prepared.conf.effort
@@ -111,7 +111,7 @@ class AttemptMaker:
                 self._calibrated[effort] = observed
             else:
                 conf = prepared.conf.model_copy(update={"effort": effort})
-                self._calibrated[effort] = observe_model(replace(prepared, conf=conf), self._progress)
+                self._calibrated[effort] = calibrate_model(replace(prepared, conf=conf), self._progress)
         return self._calibrated[effort]
 
 
@@ -119,38 +119,38 @@ class AttemptMaker:
 
 
 @dataclass(frozen=True)
-class _Attempts:
+class _AttemptJob:
     """Attempts as items of work: each worker begins the search once for itself.
 
     beginning : of the search here; a worker that begins with something else would give other figures.
     """
 
-    begin: Begin
+    begin: StartFactory
     goal: Goal
     beginning: Mapping[str, object]
 
     def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
         """Return what makes one attempt and returns its record."""
         base = self.begin()
-        for what, value in _beginning(base).items():
+        for what, value in _start_digest(base).items():
             if value != self.beginning[what]:
                 raise ConfigError(
                     f"a worker of the cluster begins with another {what} than this machine; all need the same files, "
                     "the same versions and the same kind of processor"
                 )
-        maker = AttemptMaker(base, self.goal)
+        maker = AttemptRunner(base, self.goal)
         return lambda item: maker.record(*item)[0]
 
 
-class Ahead:
+class AttemptPrefetcher:
     """Records of attempts that a Dask cluster makes side by side, before the climb asks for them.
 
-    begin : as `_Attempts` has it. cluster : the address of the scheduler; None: nothing is made ahead.
+    begin : as `_AttemptJob` has it. cluster : the address of the scheduler; None: nothing is made ahead.
     """
 
-    def __init__(self, base: Compared, goal: Goal, begin: Begin | None, cluster: str | None) -> None:
+    def __init__(self, base: Candidate, goal: Goal, begin: StartFactory | None, cluster: str | None) -> None:
         self._cluster = cluster
-        self._job = None if begin is None or cluster is None else _Attempts(begin, goal, _beginning(base))
+        self._job = None if begin is None or cluster is None else _AttemptJob(begin, goal, _start_digest(base))
         self._records: dict[Attempt, Record] = {}
         self._coming: Generator[tuple[Attempt, Record], None, None] | None = None
         self._awaited: set[Attempt] = set()
@@ -174,10 +174,10 @@ class Ahead:
         return self._records[attempt]
 
     def _given_out(
-        self, job: _Attempts, attempts: Sequence[Attempt], float_value: float | None
+        self, job: _AttemptJob, attempts: Sequence[Attempt], float_value: float | None
     ) -> Generator[tuple[Attempt, Record], None, None]:
         items = ((attempt, float_value) for attempt in attempts)
-        with contextlib.closing(spread(job, items, cluster=self._cluster)) as records:
+        with contextlib.closing(map_jobs(job, items, cluster=self._cluster)) as records:
             yield from zip(attempts, records, strict=True)
 
     def close(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..flow import Compared
+from ..flow import Candidate
 from ..graph import ir
-from ..ops.macs import macs
+from ..ops.macs import count_macs
 
-__all__ = ["AttemptCost", "cost_of"]
+__all__ = ["AttemptCost", "measure_cost"]
 
-_FLOAT = 32
-_FEW = 4
+_FLOAT_BITS = 32
+_PACKED_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -34,45 +34,45 @@ class AttemptCost:
     def work(self) -> float:
         """The product of the widths, on average over the multiply-accumulates; 1 for 8x8 bits."""
         total = sum(self.macs.values())
-        return sum(count * _product(width) for width, count in self.macs.items()) / (64 * total) if total else 1.0
+        return sum(count * _bit_product(width) for width, count in self.macs.items()) / (64 * total) if total else 1.0
 
 
-def _product(width: str) -> int:
+def _bit_product(width: str) -> int:
     if width == "float":
-        return _FLOAT * _FLOAT
+        return _FLOAT_BITS * _FLOAT_BITS
     data, _, weights = width.partition("x")
     return int(data) * int(weights)
 
 
-def cost_of(attempt: Compared) -> AttemptCost:
+def measure_cost(attempt: Candidate) -> AttemptCost:
     """Return the cost of an attempt."""
     parts, tensors = attempt.planned.parts, attempt.planned.plan.tensors
     costs: dict[str, int] = {}
     for node in parts.graph.graph:
-        count = macs(node)
+        count = count_macs(node)
         if not count:
             continue
         op = parts.ops.get(str(node.name))
         width = "float"
         if op is not None:
-            data = max(tensors[ir.read_name(node, index)].bits for index in op.data(node))
-            weights = [tensors[ir.read_name(node, index)].bits for index in op.parameters(node)]
+            data = max(tensors[ir.input_name(node, index)].bits for index in op.data(node))
+            weights = [tensors[ir.input_name(node, index)].bits for index in op.parameters(node)]
             width = f"{data}x{max(weights, default=data)}"
         costs[width] = costs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
-    size -= _halves(attempt.lowered.graph)
+    size -= _int4_savings_bytes(attempt.lowered.graph)
     report = attempt.result.report
     time = report.time.latency
     return AttemptCost(size, costs, None if time is None else time.total, report.flash if report.is_chip else size)
 
 
-def _halves(graph: ir.Graph) -> int:
+def _int4_savings_bytes(graph: ir.Model) -> int:
     """Return the bytes that the 4-bit weights of an integer graph, which it holds as int8, do not take."""
     held = {
         str(value.name): value
         for node in graph.graph
-        if ir.attr(node, "parameter_bits") == _FEW
+        if ir.get_attr(node, "parameter_bits") == _PACKED_BITS
         for value in node.inputs
         if value is not None and value.const_value is not None and value.const_value.dtype.name == "INT8"
     }

@@ -16,18 +16,18 @@ from ..flow import QuantizedModel
 from ..graph import ir
 from ..run.data import Progress
 from ..run.evaluation import evaluate
-from ..run.metrics import metric as measure
+from ..run.metrics import resolve_metric as measure
 from ..run.session import Session
 from ..targets import Target
 from .cost import AttemptCost
 
-__all__ = ["Goal", "Measured"]
+__all__ = ["Goal", "Measurement"]
 
-_FEWEST = 10  # samples that a wish allows for, below which chance decides which attempt meets it
+_MIN_ALLOWED_SAMPLES = 10  # samples that a wish allows for, below which chance decides which attempt meets it
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """A result's `value`, in dB or in the metric's unit, and what is `missing` to the wish; nothing at 0 or below.
 
     float_value : the metric's value of the float model; None for dB.
@@ -140,10 +140,12 @@ class Goal:
 
     @property
     def unit(self) -> str:
-        """The unit of `Measured.value`."""
+        """The unit of `Measurement.value`."""
         return "dB" if self.max_drop is None else measure(self.metric or "top1")[1]
 
-    def measure(self, result: QuantizedModel, float_value: float | None, progress: Progress | None = None) -> Measured:
+    def measure(
+        self, result: QuantizedModel, float_value: float | None, progress: Progress | None = None
+    ) -> Measurement:
         """Measure `result`; float_value : that of the float model where it is known, which is not measured again."""
         if self.max_drop is None:
             worst = min((values["sqnr"] for values in result.report.outputs.values()), default=float("inf"))
@@ -165,16 +167,16 @@ class Goal:
         if self.max_drop is None or self.unit != "%":
             return ""
         allowed = math.floor(self.max_drop * samples / 100 + 1e-9)
-        if allowed >= _FEWEST:
+        if allowed >= _MIN_ALLOWED_SAMPLES:
             return ""
         return (
             f"the wish allows for {allowed} of {samples} samples with labels: so few that chance decides which attempt "
             "meets it; give more samples, or wish for min_sqnr or max_flash, which need no labels"
         )
 
-    def measured(self, value: float, float_value: float | None) -> Measured:
+    def measured(self, value: float, float_value: float | None) -> Measurement:
         """Return what a value means for the wish."""
         if self.max_drop is None:
-            return Measured(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)
+            return Measurement(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)
         assert float_value is not None
-        return Measured(value, round(float_value - self.max_drop - value, 9), float_value)
+        return Measurement(value, round(float_value - self.max_drop - value, 9), float_value)

@@ -16,27 +16,36 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.sensitivity.layers import RoundedOperator, layers, rounding
+from ..analysis.sensitivity.layers import RoundedOperator, build_roundable_model, list_rounded_operators
 from ..analysis.sensitivity.trial import RoundedSet
-from ..analysis.sensitivity.trial_runs import block_of
-from ..flow import Planned
-from ..flow.assign import shared_scales
+from ..analysis.sensitivity.trial_runs import choose_block_size
+from ..flow import PlannedModel
+from ..flow.assign import group_shared_scales
 from ..formats import QUANT
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops.macs import macs
+from ..ops.macs import count_macs
 from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
-__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "NarrowLayer", "groups", "narrow_weights", "rungs"]
+__all__ = [
+    "EFFORTS",
+    "MAX_FLOAT_MAC_SHARE",
+    "Attempt",
+    "LayerGroup",
+    "NarrowLayer",
+    "rank_layer_groups",
+    "rank_narrow_layers",
+    "iter_rungs",
+]
 
 #: From quick to thorough.
 EFFORTS = ("fast", "normal", "best")
 
 #: Share of the multiply-accumulates in float beyond which a model is no quantized one: no attempt goes there.
-MOST_FLOAT = 0.5
+MAX_FLOAT_MAC_SHARE = 0.5
 
-_SAMPLES = 32  # that the groups are ranked on
+_MAX_SAMPLES = 32  # that the groups are ranked on
 
 
 @dataclass(frozen=True)
@@ -87,12 +96,12 @@ class Attempt:
         parts += ["wide outputs"] if self.raw else []
         for width in dict.fromkeys(pair[1:] for pair in self.wide):
             count = sum(pair[1:] == width for pair in self.wide)
-            parts.append(f"{_layers(count)} {width[0]}x{width[1]}")
-        parts += [f"{_layers(len(self.floats))} in float"] if self.floats else []
+            parts.append(f"{_format_layer_count(count)} {width[0]}x{width[1]}")
+        parts += [f"{_format_layer_count(len(self.floats))} in float"] if self.floats else []
         return ", ".join(parts) or "as asked for"
 
 
-def _layers(count: int) -> str:
+def _format_layer_count(count: int) -> str:
     return f"{count} layer{'s' if count > 1 else ''}"
 
 
@@ -133,12 +142,12 @@ class NarrowLayer:
     bytes: float
 
 
-def groups(planned: Planned) -> list[LayerGroup]:
+def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
     """Return the groups of layers, those first that give back most for what they cost."""
-    every = layers(planned)
-    joined = _joined(planned, every)
-    gains = _gains(planned, every, [reduce(or_, (layer.whole for layer in members)) for members in joined])
-    work = _work(planned)
+    every = list_rounded_operators(planned)
+    joined = _group_by_shared_scale(planned, every)
+    gains = _measure_gains(planned, every, [reduce(or_, (layer.whole for layer in members)) for members in joined])
+    work = _macs_by_node(planned)
     total = max(sum(work.values()), 1)
     layer_groups = []
     for members, gain in zip(joined, gains, strict=True):
@@ -148,27 +157,29 @@ def groups(planned: Planned) -> list[LayerGroup]:
     return sorted(layer_groups, key=lambda group: -group.gain / max(group.share, least))
 
 
-def narrow_weights(planned: Planned) -> list[NarrowLayer]:
+def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
     """Return the layers with narrow weights, those first that give back most for each byte."""
     tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.parts.graph.graph}
     bits = planned.conf.bits
     sizes: list[tuple[RoundedOperator, float]] = []
-    for layer in layers(planned):
+    for layer in list_rounded_operators(planned):
         nodes = [by_name[name] for name in layer.weight.weights]
-        names = {ir.read_name(node, i) for node in nodes for i in planned.parts.ops[str(node.name)].parameters(node)}
+        names = {ir.input_name(node, i) for node in nodes for i in planned.parts.ops[str(node.name)].parameters(node)}
         saved = {name: (bits - tensors[name].bits) / 8 for name in names if name in tensors}
         constants = planned.parts.graph.graph.initializers
-        size = sum(ir.constant(constants[name]).size * each for name, each in saved.items() if each > 0)
+        size = sum(ir.require_const_value(constants[name]).size * each for name, each in saved.items() if each > 0)
         if layer.selector and size:
             sizes.append((layer, size))
-    gains = _gains(planned, layers(planned), [layer.weight for layer, _ in sizes]) if sizes else []
+    gains = (
+        _measure_gains(planned, list_rounded_operators(planned), [layer.weight for layer, _ in sizes]) if sizes else []
+    )
     narrow = [NarrowLayer(layer.selector, gain, size) for (layer, size), gain in zip(sizes, gains, strict=True)]
     return sorted(narrow, key=lambda layer: -layer.gain / layer.bytes)
 
 
-def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
+def _group_by_shared_scale(planned: PlannedModel, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
-    for shared_scale in shared_scales(planned.parts, planned.target):
+    for shared_scale in group_shared_scales(planned.parts, planned.target):
         for name in shared_scale.tensors:
             sets.join(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
     for number, layer in enumerate(every):
@@ -180,17 +191,17 @@ def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[Rou
     return list(members.values())
 
 
-def _work(planned: Planned) -> dict[str, int]:
-    return {str(node.name): macs(node) for node in planned.parts.graph.graph}
+def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
+    return {str(node.name): count_macs(node) for node in planned.parts.graph.graph}
 
 
-def _gains(planned: Planned, every: Sequence[RoundedOperator], parts: Sequence[RoundedSet]) -> list[float]:
+def _measure_gains(planned: PlannedModel, every: Sequence[RoundedOperator], parts: Sequence[RoundedSet]) -> list[float]:
     """Return what each of `parts` gives back that is left out of all that is rounded, on a few calibration samples."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
-    engine = rounding(planned, every, outputs).engine()
+    engine = build_roundable_model(planned, every, outputs).engine()
     whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
     left = [whole - part for part in parts]
-    few = min(block_of(planned, engine.segments), _SAMPLES)
+    few = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
     for _, _, part in engine.parts(planned.data.first(few)):
         exact = engine.base(RoundedSet(), part).tensors
@@ -198,13 +209,13 @@ def _gains(planned: Planned, every: Sequence[RoundedOperator], parts: Sequence[R
         for place, setting in enumerate([whole, *left]):
             found = engine.outputs(setting, base, part)
             for column, name in enumerate(outputs):
-                errors[place, column] += _square(found[name], exact[name])
-        power += [_square(exact[name]) for name in outputs]
+                errors[place, column] += _squared_norm(found[name], exact[name])
+        power += [_squared_norm(exact[name]) for name in outputs]
     shares = (errors / np.where(power > 0, power, 1)).sum(axis=1)
     return [float(shares[0] - share) for share in shares[1:]]
 
 
-def _square(array: np.ndarray, other: np.ndarray | None = None) -> float:
+def _squared_norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
     if array.dtype.kind != "f":
         return 0.0
     values = array.astype(np.float64).reshape(-1)
@@ -215,16 +226,16 @@ def _square(array: np.ndarray, other: np.ndarray | None = None) -> float:
 # ---- the rungs ---------------------------------------------------------------------------------------------------
 
 
-def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
+def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]:
     """Yield lists of attempts, each dearer than the one before it; a rung begins where the one before it ended.
 
     start : what `planned` was made with, beyond the user's own options.
     """
     target = planned.target
-    if max(target.out_bits) > min(target.out_bits) and (names := _last_layers(planned)):
+    if max(target.out_bits) > min(target.out_bits) and (names := _wide_output_selectors(planned)):
         start = replace(start, raw=names)
         yield [start]
-    ranked = groups(planned)
+    ranked = rank_layer_groups(planned)
     conf = planned.conf
     for width in sorted(target.bits):
         pair = max(width, conf.bits), max(width, conf.weight_bits)
@@ -233,8 +244,8 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
         before = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
         rung = []
         alone = pair[0] == conf.bits  # the weights, not the data
-        narrow = [(layer.selector,) for layer in narrow_weights(planned)] if alone else []
-        for names in _growing(narrow if alone else [group.selectors for group in ranked]):
+        narrow = [(layer.selector,) for layer in rank_narrow_layers(planned)] if alone else []
+        for names in _iter_prefixes(narrow if alone else [group.selectors for group in ranked]):
             held = {**before, **dict.fromkeys(names, pair)}
             rung.append(replace(start, wide=tuple((name, *widths) for name, widths in held.items())))
         if rung:
@@ -242,13 +253,13 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
             yield rung
     few, share = [], 1 - sum(group.share for group in ranked)
     for group in ranked:
-        if share + group.share <= MOST_FLOAT:
+        if share + group.share <= MAX_FLOAT_MAC_SHARE:
             share += group.share
             few.append(group.nodes)
-    yield [replace(start, floats=names) for names in _growing(few)]
+    yield [replace(start, floats=names) for names in _iter_prefixes(few)]
 
 
-def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+def _iter_prefixes(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Yield the first part, the first two, and so on; empty ones are left out."""
     names: dict[str, None] = {}
     for part in parts:
@@ -258,8 +269,12 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
             yield tuple(names)
 
 
-def _last_layers(planned: Planned) -> tuple[str, ...]:
+def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
     names, said = planned.parts.wide_outputs(planned.target), planned.conf.overrides
-    selectors = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
+    selectors = [
+        layer.selector
+        for layer in list_rounded_operators(planned)
+        if layer.selector and layer.activation.tensors & names
+    ]
     return tuple(name for name in selectors if name not in said or "out_bits" not in said[name].settings)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from .ladder import NarrowLayer
 
-__all__ = ["MOST_MIXES", "chosen_layers", "mixes_within"]
+__all__ = ["MAX_MIXES", "choose_layers_to_widen", "search_mixes"]
 
 #: Mixes that are tried between the two ends.
-MOST_MIXES = 6
+MAX_MIXES = 6
 
 
-def chosen_layers(layers: Sequence[NarrowLayer], room: float) -> tuple[NarrowLayer, ...]:
+def choose_layers_to_widen(layers: Sequence[NarrowLayer], room: float) -> tuple[NarrowLayer, ...]:
     """Return the layers to widen in `room` bytes: of two greedy choices the one that gains more.
 
     The first takes layers by their gain for each byte, the second by their gain, whatever still fits. The better of the
@@ -36,32 +36,32 @@ def chosen_layers(layers: Sequence[NarrowLayer], room: float) -> tuple[NarrowLay
     return max(choices, key=lambda chosen: sum(max(layer.gain, 0.0) for layer in chosen))
 
 
-def mixes_within(layers: Sequence[NarrowLayer], tried: Callable[[Sequence[NarrowLayer]], Sequence[float]]) -> bool:
+def search_mixes(layers: Sequence[NarrowLayer], tried: Callable[[Sequence[NarrowLayer]], Sequence[float]]) -> bool:
     """Try mixes up to the limits; return whether one keeps them. Which of them is best the caller sees.
 
     tried : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes; 1 is
     all of it, infinity what nobody knows.
     """
     narrow, wide = (0.0, tried(())), (sum(layer.bytes for layer in layers), tried(layers))
-    if not _keeps(narrow[1]) or _keeps(wide[1]):
-        return _keeps(narrow[1]) or _keeps(wide[1])
+    if not _is_within_limits(narrow[1]) or _is_within_limits(wide[1]):
+        return _is_within_limits(narrow[1]) or _is_within_limits(wide[1])
     known: set[frozenset[str]] = set()
-    for _ in range(MOST_MIXES):
-        mix = chosen_layers(layers, _room(narrow, wide))
+    for _ in range(MAX_MIXES):
+        mix = choose_layers_to_widen(layers, _interpolate_budget_bytes(narrow, wide))
         names = frozenset(layer.selector for layer in mix)
         if not names or names in known:
             break
         known.add(names)
         made = (sum(layer.bytes for layer in mix), tried(mix))
-        narrow, wide = (max(narrow, made), wide) if _keeps(made[1]) else (narrow, made)
+        narrow, wide = (max(narrow, made), wide) if _is_within_limits(made[1]) else (narrow, made)
     return True
 
 
-def _keeps(shares: Sequence[float]) -> bool:
+def _is_within_limits(shares: Sequence[float]) -> bool:
     return max(shares) <= 1
 
 
-def _room(narrow: tuple[float, Sequence[float]], wide: tuple[float, Sequence[float]]) -> float:
+def _interpolate_budget_bytes(narrow: tuple[float, Sequence[float]], wide: tuple[float, Sequence[float]]) -> float:
     """Return the bytes at which the first limit is met on the line between two mixes, of which one breaks a limit.
 
     Half of the way where the cost of the other is not known.

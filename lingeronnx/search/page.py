@@ -9,24 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..files import write_text
-from ..pages import PagePart, parts
-from ..pages import page as whole_page
+from ..pages import PageSection, components
+from ..pages import render_page as whole_page
 
-__all__ = ["missing_text", "picture", "search_part", "weights_text", "write_page"]
+__all__ = ["format_shortfall", "format_weight_bits", "render_search_section", "render_svg", "write_search_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
 _TICKS = 5
 
-_HEAD = ("what", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
+_COLUMNS = ("what", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
 
 
-def missing_text(trial: Mapping[str, Any], amount: str) -> str:
+def format_shortfall(trial: Mapping[str, Any], amount: str) -> str:
     """Return what a measured attempt lacks: nothing, accuracy by `amount`, or that it breaks a limit."""
     return "met" if trial["met"] else amount if trial["missing"] > 0 else "over the limit"
 
 
-def weights_text(bits: Mapping[str, int]) -> str:
+def format_weight_bits(bits: Mapping[str, int]) -> str:
     """Return the widths of weights as a line, the layers of the rarest named; nothing where all have 8.
 
     bits : {layer: bits of its weights}.
@@ -41,80 +41,85 @@ def weights_text(bits: Mapping[str, int]) -> str:
     return f"{most} in {len(groups[most])} of {len(bits)} layers{named}"
 
 
-def write_page(
+def write_search_page(
     search: Mapping[str, Any], title: str, page: str | os.PathLike[str], svg: str | os.PathLike[str]
 ) -> None:
     """Write the picture to `svg`, and it with the table of attempts to `page`; search : as `Report.search`."""
-    write_text(svg, picture(search))
-    write_text(page, whole_page(title, f"Wanted: {search['goal']}", [search_part(search)]))
+    write_text(svg, render_svg(search))
+    write_text(page, whole_page(title, f"Wanted: {search['goal']}", [render_search_section(search)]))
 
 
-def search_part(search: Mapping[str, Any]) -> PagePart:
+def render_search_section(search: Mapping[str, Any]) -> PageSection:
     """Return the attempts of a search as a section; search : as `Report.search`."""
     trials = search["trials"]
     end = "met" if search["met"] else f"not met: {search['stopped']}"
-    widths = weights_text(search.get("weight_bits", {}))
+    widths = format_weight_bits(search.get("weight_bits", {}))
     chosen = [index for index, trial in enumerate(trials) if trial["chosen"]]
     html = [
-        parts.note("Wanted:", search["goal"]),
-        parts.line(end, "good" if search["met"] else "bad"),
-        parts.note("Chosen:", trials[chosen[0]]["what"]),
-        *([parts.note("Bits of weights:", widths)] if widths else []),
-        _command(search["options"]),
-        parts.picture("accuracy against work", picture(search)),
-        parts.line(
+        components.labelled_paragraph("Wanted:", search["goal"]),
+        components.paragraph(end, "good" if search["met"] else "bad"),
+        components.labelled_paragraph("Chosen:", trials[chosen[0]]["what"]),
+        *([components.labelled_paragraph("Bits of weights:", widths)] if widths else []),
+        _render_command(search["options"]),
+        components.svg_figure("accuracy against work", render_svg(search)),
+        components.paragraph(
             "Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
             "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
             "32x32. Cycles: of a call on the chip, where its prices are known. Flash: bytes of the constants as the "
             "packages store them.",
             "dim",
         ),
-        parts.table(
-            "attempts", (_HEAD[0], _value(search), *_HEAD[1:]), map(_row, trials), (0, 9), cards=True, chosen=chosen
+        components.render_table(
+            "attempts",
+            (_COLUMNS[0], _format_value_label(search), *_COLUMNS[1:]),
+            map(_render_row, trials),
+            (0, 9),
+            cards=True,
+            chosen=chosen,
         ),
     ]
-    return PagePart("search", "The attempts", "\n".join(html), dict(search))
+    return PageSection("search", "The attempts", "\n".join(html), dict(search))
 
 
-def _row(trial: Mapping[str, Any]) -> list[str]:
-    macs = "<br>".join(f"{parts.text(width)}: {count:,}" for width, count in (trial["macs"] or {}).items())
+def _render_row(trial: Mapping[str, Any]) -> list[str]:
+    macs = "<br>".join(f"{components.escape_text(width)}: {count:,}" for width, count in (trial["macs"] or {}).items())
     return [
-        parts.text(trial["what"]),
-        parts.text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
-        "" if trial["missing"] is None else missing_text(trial, f"{trial['missing']:.4g}"),
+        components.escape_text(trial["what"]),
+        components.escape_text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
+        "" if trial["missing"] is None else format_shortfall(trial, f"{trial['missing']:.4g}"),
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial.get("flash") is None else f"{trial['flash']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",
         "" if trial.get("cycles") is None else f"{trial['cycles']:,.0f}",
         macs,
         f"{trial['seconds']:.0f}",
-        _command(trial["options"]),
+        _render_command(trial["options"]),
     ]
 
 
-def _command(options: Sequence[str]) -> str:
+def _render_command(options: Sequence[str]) -> str:
     """Return the options of an attempt, to be copied together."""
-    return parts.command(" ".join(options)) if options else ""
+    return components.copyable_command(" ".join(options)) if options else ""
 
 
-def _value(search: Mapping[str, Any]) -> str:
+def _format_value_label(search: Mapping[str, Any]) -> str:
     return f"least SQNR, {search['unit']}" if search["unit"] == "dB" else f"metric {search['unit']}".rstrip()
 
 
-def picture(search: Mapping[str, Any]) -> str:
+def render_svg(search: Mapping[str, Any]) -> str:
     """Return the attempts as SVG: work along x, the value along y, the wish and the float model as lines."""
     measured = [t for t in search["trials"] if t["value"] is not None and abs(t["value"]) != float("inf")]
     known = {"wanted": search["wanted"], "float model": search["float"]}
     levels = {text: value for text, value in known.items() if value is not None}
     x = _Axis([t["work"] for t in measured], _LEFT, _WIDTH - _RIGHT)
     y = _Axis([*(t["value"] for t in measured), *levels.values()], _HEIGHT - _BOTTOM, _TOP)
-    parts = _grid(x, y, _value(search))
+    parts = _render_grid(x, y, _format_value_label(search))
     for text, value in levels.items():
         parts += [
             _line((_LEFT, y(value)), (_WIDTH - _RIGHT, y(value)), 'stroke="#6b6a65" stroke-dasharray="6 3"'),
             _text(_WIDTH - _RIGHT, y(value) - 4, text, "end"),
         ]
-    front = " ".join(f"{x(t['work']):.1f},{y(t['value']):.1f}" for t in _front(measured))
+    front = " ".join(f"{x(t['work']):.1f},{y(t['value']):.1f}" for t in _pareto_front(measured))
     parts.append(f'<polyline points="{front}" fill="none" stroke="#2a78d6" stroke-width="1.5"/>')
     for trial in measured:
         color = "#d9591f" if trial["chosen"] else "#2a78d6" if trial["met"] else "#a09e96"
@@ -155,7 +160,7 @@ class _Axis:
         return [i * step for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
-def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
+def _render_grid(x: _Axis, y: _Axis, label: str) -> list[str]:
     low, middle = _HEIGHT - _BOTTOM, (_TOP + _HEIGHT - _BOTTOM) / 2
     parts = [
         _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, "work (1 = 8x8 bits for all multiply-accumulates)"),
@@ -173,7 +178,7 @@ def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
     return parts
 
 
-def _front(attempts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _pareto_front(attempts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the attempts that none beats in both, by work (Pareto's front)."""
     front: list[Mapping[str, Any]] = []
     for trial in sorted(attempts, key=lambda t: (t["work"], -t["value"])):

@@ -9,28 +9,28 @@ from typing import Any, TypeGuard
 
 from ..errors import DataError
 from .cost import AttemptCost
-from .goal import Measured
+from .goal import Measurement
 
-__all__ = ["Record", "cost_in", "is_whole", "record_of"]
+__all__ = ["Record", "is_complete", "make_record", "parse_cost"]
 
 #: What an attempt leaves in the journal, as JSON-ready values.
 Record = dict[str, Any]
 
 
-def record_of(measured: Measured, cost: AttemptCost, ready: bool) -> Record:
+def make_record(measured: Measurement, cost: AttemptCost, ready: bool) -> Record:
     """Return the figures of an attempt as JSON-ready values; ready : whether it is fit for the chip, if any."""
     figures = {key: getattr(cost, key) for key in ("bytes", "cycles", "flash")}
     return {"value": measured.value, "float": measured.float_value, **figures, "macs": dict(cost.macs), "ready": ready}
 
 
-def cost_in(record: Mapping[str, Any]) -> AttemptCost:
+def parse_cost(record: Mapping[str, Any]) -> AttemptCost:
     """Return the cost that a whole line tells; DataError for widths that are none."""
     if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
         raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
     return AttemptCost(record["bytes"], record["macs"], record.get("cycles"), record.get("flash"))
 
 
-def is_whole(record: Mapping[str, Any], labels: bool) -> bool:
+def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
     """Whether a log's line has all that an attempt leaves there; one that has not is made again.
 
     labels : whether attempts are compared with the float model's value, which a line then has to hold.

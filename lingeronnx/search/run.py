@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.sensitivity.journal import Journal
-from ..analysis.sensitivity.layers import widths
+from ..analysis.sensitivity.layers import weight_bits_by_operator
 from ..errors import ConstraintError
-from ..flow import Compared, QuantizedModel
+from ..flow import Candidate, QuantizedModel
 from ..run.data import Progress
 from ..targets import Target
-from .attempts import Ahead, AttemptMaker, Begin, header
+from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header
 from .cost import AttemptCost
-from .goal import Goal, Measured
-from .ladder import EFFORTS, MOST_FLOAT, Attempt, NarrowLayer, narrow_weights, rungs
-from .mixes import mixes_within
-from .records import cost_in, is_whole
+from .goal import Goal, Measurement
+from .ladder import EFFORTS, MAX_FLOAT_MAC_SHARE, Attempt, NarrowLayer, iter_rungs, rank_narrow_layers
+from .mixes import search_mixes
+from .records import is_complete, parse_cost
 
-__all__ = ["Found", "AttemptResult", "search"]
+__all__ = ["SearchResult", "AttemptResult", "search"]
 
-_MOST = 15  # attempts that are evaluated
-_PART = "attempts"  # of the journal
+_MAX_ATTEMPTS = 15  # attempts that are evaluated
+_JOURNAL_PART = "attempts"  # of the journal
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AttemptResult:
     """
 
     attempt: Attempt
-    measured: Measured | None
+    measured: Measurement | None
     cost: AttemptCost | None
     seconds: float
     ready: bool = True
@@ -73,7 +73,7 @@ class AttemptResult:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search ends with.
 
     trials : in the order in which they were made. chosen : the best of them. stopped : why it ended, and where the
@@ -88,7 +88,7 @@ class Found:
     weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def _measured(self) -> Measured:
+    def _measured(self) -> Measurement:
         assert self.chosen.measured is not None
         return self.chosen.measured
 
@@ -124,21 +124,21 @@ class Found:
         }
 
 
-class _Stop(Exception):
+class _SearchStopped(Exception):
     """The search ends; its text says why."""
 
 
 def search(
-    base: Compared,
+    base: Candidate,
     goal: Goal,
     *,
     minutes: float | None = None,
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    begin: Begin | None = None,
+    begin: StartFactory | None = None,
     cluster: str | None = None,
-) -> tuple[QuantizedModel, Found]:
+) -> tuple[QuantizedModel, SearchResult]:
     """Return the cheapest result that meets `goal`, or the best one there is, and how it was found.
 
     Parameters
@@ -169,16 +169,16 @@ def search(
     """
     goal.check()
     goal.check_time(base.planned.target)
-    ahead, maker = Ahead(base, goal, begin, cluster), AttemptMaker(base, goal, progress)
-    journal_of = Journal(None if log is None else Path(log), header(base, goal), resume)
+    ahead, maker = AttemptPrefetcher(base, goal, begin, cluster), AttemptRunner(base, goal, progress)
+    journal_of = Journal(None if log is None else Path(log), journal_header(base, goal), resume)
     with journal_of as journal, contextlib.closing(ahead):
-        climb = _Climb(base, goal, minutes, journal, maker, ahead, progress)
+        climb = _Search(base, goal, minutes, journal, maker, ahead, progress)
         stopped = climb.run()
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
     made = maker.made(chosen.attempt)
     result = made.checked
-    outcome = Found(goal, base.planned.target, trials, chosen, stopped, widths(made.planned))
+    outcome = SearchResult(goal, base.planned.target, trials, chosen, stopped, weight_bits_by_operator(made.planned))
     warnings = list(result.report.warnings)
     if not chosen.met:
         assert chosen.measured is not None
@@ -188,17 +188,17 @@ def search(
     return replace(result, report=report), outcome
 
 
-class _Climb:
+class _Search:
     """The attempts of one search; `trials` holds them as they are made."""
 
     def __init__(
         self,
-        base: Compared,
+        base: Candidate,
         goal: Goal,
         minutes: float | None,
         journal: Journal,
-        maker: AttemptMaker,
-        ahead: Ahead,
+        maker: AttemptRunner,
+        ahead: AttemptPrefetcher,
         progress: Progress | None,
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
@@ -206,7 +206,7 @@ class _Climb:
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         labels = goal.max_drop is not None
-        self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if is_whole(r, labels)}
+        self._known = {_attempt_key(r["attempt"]): r for r in journal.records(_JOURNAL_PART) if is_complete(r, labels)}
         self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
@@ -217,10 +217,12 @@ class _Climb:
             start = self._efforts()
             if (dear := self.trials[start]).missing <= 0 < dear.over:  # what is more accurate costs no less
                 return f"accurate enough, but {self._beyond(dear)}; take a smaller model"
-            if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._maker.planned(start), start)):
+            if self.trials[start].met or any(
+                self._climb(rung) for rung in iter_rungs(self._maker.planned(start), start)
+            ):
                 return "met"
             return self._needed()
-        except (_Stop, KeyboardInterrupt) as stop:
+        except (_SearchStopped, KeyboardInterrupt) as stop:
             if not self.trials:
                 raise
             return str(stop) or "interrupted; --resume goes on"
@@ -246,7 +248,7 @@ class _Climb:
         low, high, step = -1, -1, 0
         while low < len(rung) - 1:
             place = min(step, len(rung) - 1)
-            trial = self._try(rung[place], (rung[each] for each in _doubling(len(rung))))
+            trial = self._try(rung[place], (rung[each] for each in _galloping_indices(len(rung))))
             if trial.met:
                 high = place
                 break
@@ -255,7 +257,7 @@ class _Climb:
             return False
         while high - low > 1:
             middle = (low + high) // 2
-            if self._try(rung[middle], (rung[each] for each in _halves(low, high))).met:
+            if self._try(rung[middle], (rung[each] for each in _bisection_indices(low, high))).met:
                 high = middle
             else:
                 low = middle
@@ -263,16 +265,18 @@ class _Climb:
 
     def _fill(self) -> str:
         """Try mixes of widths up to the limits; return how that ended."""
-        bits, narrow = self._base.planned.conf.bits, narrow_weights(self._base.planned)
+        bits, narrow = self._base.planned.conf.bits, rank_narrow_layers(self._base.planned)
 
-        def mix(wide: Sequence[NarrowLayer]) -> Attempt:
+        def widen_layers(wide: Sequence[NarrowLayer]) -> Attempt:
             return Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide))
 
-        def tried(wide: Sequence[NarrowLayer]) -> list[float]:
-            trial = self._try(mix(wide), (mix(()), mix(narrow)))  # both ends are tried in any case
+        def evaluate_mix(wide: Sequence[NarrowLayer]) -> list[float]:
+            trial = self._try(
+                widen_layers(wide), (widen_layers(()), widen_layers(narrow))
+            )  # both ends are tried in any case
             return [share for share, _ in self._goal.spent(trial.cost)]
 
-        if mixes_within(narrow, tried):
+        if search_mixes(narrow, evaluate_mix):
             return "met"
         near = min(self.trials.values(), key=lambda trial: trial.rank)
         if near.measured is None:
@@ -287,7 +291,7 @@ class _Climb:
         """Return what would meet the wish where the ladder does not."""
         near = min(self.trials.values(), key=lambda trial: trial.missing)
         why = f"nearest is '{near.attempt.text}' with {near.missing:.3g} missing"
-        why += f"; more would leave over {MOST_FLOAT:.0%} of the multiply-accumulates in float"
+        why += f"; more would leave over {MAX_FLOAT_MAC_SHARE:.0%} of the multiply-accumulates in float"
         wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 
@@ -295,7 +299,7 @@ class _Climb:
         """Return what an attempt gives; a cluster makes `next_ones`, which may be asked for next, beside it."""
         if attempt in self.trials:
             return self.trials[attempt]
-        record, result = self._known.get(_key(asdict(attempt))), None
+        record, result = self._known.get(_attempt_key(asdict(attempt))), None
         if record is None:
             self._check_room()
             if self._progress is not None:
@@ -304,7 +308,7 @@ class _Climb:
             record = self._ahead.record(attempt, (each for each in next_ones if self._is_new(each)), known)
             if record is None:
                 record, result = self._maker.record(attempt, known)
-            self._journal.add({"part": _PART, **record})
+            self._journal.add({"part": _JOURNAL_PART, **record})
         trial = self._read(attempt, record)
         if result is not None and all(trial.rank < other.rank for other in self.trials.values()):
             self._maker.keep(attempt, result)
@@ -312,29 +316,31 @@ class _Climb:
         return trial
 
     def _is_new(self, attempt: Attempt) -> bool:
-        return attempt not in self.trials and _key(asdict(attempt)) not in self._known
+        return attempt not in self.trials and _attempt_key(asdict(attempt)) not in self._known
 
     def _check_room(self) -> None:
         """Raise _Stop where no more attempts may be made, once there is one."""
         if not self.trials:
             return
-        if len(self.trials) >= _MOST:
-            raise _Stop(f"{_MOST} attempts were made")
+        if len(self.trials) >= _MAX_ATTEMPTS:
+            raise _SearchStopped(f"{_MAX_ATTEMPTS} attempts were made")
         longest = max(trial.seconds for trial in self.trials.values())
         spent = time.monotonic() - self._began
         if self._minutes is not None and spent + longest > 60 * self._minutes:
-            raise _Stop(f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on")
+            raise _SearchStopped(
+                f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on"
+            )
 
     def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
-        measure, cost = self._goal.measured(record["value"], record.get("float")), cost_in(record)
+        measure, cost = self._goal.measured(record["value"], record.get("float")), parse_cost(record)
         over = max((share - 1 for share, _ in self._goal.spent(cost)), default=0.0)
         fills = self._goal.fills
         return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], over=max(over, 0), fills=fills)
 
 
-def _doubling(count: int) -> Iterator[int]:
+def _galloping_indices(count: int) -> Iterator[int]:
     """Yield the places that a climb of `count` steps tries before one meets the wish: 0, 1, 3, 7 ... and the last."""
     place = 0
     while place < count - 1:
@@ -343,11 +349,11 @@ def _doubling(count: int) -> Iterator[int]:
     yield count - 1
 
 
-def _halves(low: int, high: int) -> Iterator[int]:
+def _bisection_indices(low: int, high: int) -> Iterator[int]:
     """Yield the place in the middle between two, and those between it and either, whichever is asked for next."""
     middle = (low + high) // 2
     yield from (each for each in ((low + middle) // 2, (middle + high) // 2) if low < each < high and each != middle)
 
 
-def _key(attempt: Mapping[str, Any]) -> str:
+def _attempt_key(attempt: Mapping[str, Any]) -> str:
     return json.dumps(attempt, sort_keys=True)

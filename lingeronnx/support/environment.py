@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Environment", "Requirement", "environment"]
+__all__ = ["Environment", "Requirement", "inspect_environment"]
 
 _DISTRIBUTION = "lingeronnx"
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
 _LIMIT = re.compile(r"(?P<sign>>=|==|<)\s*(?P<version>[\w.+]+)")
-_NOT_ASKED = ("test", "dev")  # extras of those who work on lingeronnx
-_LITTLE = 200e6  # bytes; kernels, graphs and dumps need about that much
+_DEVELOPER_EXTRAS = ("test", "dev")  # extras of those who work on lingeronnx
+_MIN_FREE_DISK_BYTES = 200e6  # bytes; kernels, graphs and dumps need about that much
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Requirement:
         """Whether the version is within the limits; an optional one may be absent."""
         if self.version is None:
             return bool(self.extra)
-        return all(_holds(self.version, each["sign"], each["version"]) for each in _LIMIT.finditer(self.limits))
+        return all(_satisfies(self.version, each["sign"], each["version"]) for each in _LIMIT.finditer(self.limits))
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,33 @@ class Environment:
         return told
 
 
-def environment() -> Environment:
+def inspect_environment() -> Environment:
     """Look around; never raises for what is wrong, but says so in `problems`."""
-    from simulator._store import cache_folder
-    from simulator.kernel import MachineError
-    from simulator.rows import ROWS, host_features, row, runs_here
+    from simulator._disk_cache import cache_folder
+    from simulator.instruction_sets import (
+        INSTRUCTION_SETS,
+        get_host_features,
+        get_instruction_set,
+        is_supported_by_host,
+    )
+    from simulator.kernel import SimulatorError
 
     problems = []
     try:
-        chosen = row()
+        chosen = get_instruction_set()
         instructions = chosen.name if chosen else "plain loops"
-    except MachineError as error:
+    except SimulatorError as error:
         instructions = "none"
         problems.append(f"{error}; unset LINGERONNX_SIMD")
     cache = cache_folder()
-    packages = tuple(sorted(_packages(), key=lambda each: (each.extra, each.name)))
-    problems += [*_of_packages(packages), *_of_cache(cache), *_of_settings(instructions), *_of_disk(cache)]
-    if not host_features():
+    packages = tuple(sorted(_iter_requirements(), key=lambda each: (each.extra, each.name)))
+    problems += [
+        *_find_package_problems(packages),
+        *_find_cache_problems(cache),
+        *_find_setting_problems(instructions),
+        *_find_disk_problems(cache),
+    ]
+    if not get_host_features():
         problems.append(
             "LLVM does not name the features of this processor: plain instructions are used, which are slow"
         )
@@ -103,16 +113,16 @@ def environment() -> Environment:
         folder=str(Path(__file__).resolve().parents[1]),
         python=f"{platform.python_version()} ({sys.executable})",
         system=platform.platform(),
-        processor=_processor(),
+        processor=_processor_name(),
         instructions=instructions,
-        rows=tuple(each.name for each in ROWS if runs_here(each)),
-        threads=_threads(),
-        memory=_memory(),
+        rows=tuple(each.name for each in INSTRUCTION_SETS if is_supported_by_host(each)),
+        threads=_available_threads(),
+        memory=_free_memory_bytes(),
         packages=packages,
         compiler=shutil.which(os.environ.get("CC") or "cc"),
         cache=cache,
         code=(sum(files), len(files)),
-        settings={name: value for name, value in sorted(os.environ.items()) if _matters(name)},
+        settings={name: value for name, value in sorted(os.environ.items()) if _is_relevant_variable(name)},
         problems=tuple(problems),
     )
 
@@ -120,14 +130,14 @@ def environment() -> Environment:
 # ---- what is here ------------------------------------------------------------------------------------------------
 
 
-def _packages() -> Iterator[Requirement]:
+def _iter_requirements() -> Iterator[Requirement]:
     try:
         asked = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return
     for line in asked:
         match = _REQUIREMENT.match(line)
-        if match is None or match["extra"] in _NOT_ASKED:
+        if match is None or match["extra"] in _DEVELOPER_EXTRAS:
             continue
         try:
             here = metadata.version(match["name"])
@@ -136,7 +146,7 @@ def _packages() -> Iterator[Requirement]:
         yield Requirement(match["name"], here, match["limits"].strip(), match["extra"] or "")
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     with_model = Path("/proc/cpuinfo")
     if with_model.is_file():
         for line in with_model.read_text(errors="replace").splitlines():
@@ -145,27 +155,27 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _threads() -> int:
+def _available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _memory() -> int | None:
+def _free_memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
 
 
-def _matters(name: str) -> bool:
+def _is_relevant_variable(name: str) -> bool:
     return name.startswith(("LINGERONNX_", "NUMBA_", "OMP_")) or name == "XDG_CACHE_HOME"
 
 
 # ---- what is wrong with it ---------------------------------------------------------------------------------------
 
 
-def _of_packages(packages: tuple[Requirement, ...]) -> Iterator[str]:
+def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
     if not packages:
         yield f"the package is not installed (a folder of sources on the path): pip install {_DISTRIBUTION}"
     for each in packages:
@@ -176,20 +186,24 @@ def _of_packages(packages: tuple[Requirement, ...]) -> Iterator[str]:
             yield f"{asked}: pip install '{each.name}{each.limits}'"
 
 
-def _of_cache(cache: str | None) -> Iterator[str]:
+def _find_cache_problems(cache: str | None) -> Iterator[str]:
     if cache is None:
-        yield ("compiled code is not kept: no folder for it can be made, so each run compiles anew; "
-               "set LINGERONNX_CACHE_DIR to a folder that you may write")  # fmt: skip
+        yield (
+            "compiled code is not kept: no folder for it can be made, so each run compiles anew; "
+            "set LINGERONNX_CACHE_DIR to a folder that you may write"
+        )
         return
     given = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     if Path(cache).parent.resolve() != Path(given).expanduser().resolve():
-        yield (f"the cache of compiled code below {given} may be written by others and is not used; "
-               "make it yours alone (chmod go-w), or set LINGERONNX_CACHE_DIR")  # fmt: skip
+        yield (
+            f"the cache of compiled code below {given} may be written by others and is not used; "
+            "make it yours alone (chmod go-w), or set LINGERONNX_CACHE_DIR"
+        )
     if not os.access(cache, os.W_OK | os.X_OK):
         yield f"compiled code cannot be kept in {cache}: it may not be written; set LINGERONNX_CACHE_DIR"
 
 
-def _of_settings(instructions: str) -> Iterator[str]:
+def _find_setting_problems(instructions: str) -> Iterator[str]:
     if instructions == "plain loops":
         yield "LINGERONNX_SIMD=0: the simulator runs its plain loops, many times slower; unset it"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -199,23 +213,26 @@ def _of_settings(instructions: str) -> Iterator[str]:
         yield f"LINGERONNX_THREADS={asked}: it must be a whole number from 1; unset it"
 
 
-def _of_disk(cache: str | None) -> Iterator[str]:
+def _find_disk_problems(cache: str | None) -> Iterator[str]:
     for place in filter(None, (cache, ".")):
         try:
             free = shutil.disk_usage(place).free
         except OSError:  # a folder that is gone
             continue
-        if free < _LITTLE:
-            yield f"the disk of {place} has {free / 1e6:.0f} MB left; {_LITTLE / 1e6:.0f} MB are needed now and then"
+        if free < _MIN_FREE_DISK_BYTES:
+            yield (
+                f"the disk of {place} has {free / 1e6:.0f} MB left; {_MIN_FREE_DISK_BYTES / 1e6:.0f} MB are needed "
+                "now and then"
+            )
 
 
-def _holds(version: str, sign: str, limit: str) -> bool:
-    here, asked = _numbers(version), _numbers(limit)
+def _satisfies(version: str, sign: str, limit: str) -> bool:
+    here, asked = _parse_version(version), _parse_version(limit)
     length = max(len(here), len(asked))
     here, asked = (each + (0,) * (length - len(each)) for each in (here, asked))
     return here >= asked if sign == ">=" else here < asked if sign == "<" else here == asked
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

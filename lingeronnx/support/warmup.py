@@ -11,12 +11,12 @@ from .. import api
 from ..graph import ir
 from ..targets import DEFAULT, GENERIC
 
-__all__ = ["random_model", "warmup"]
+__all__ = ["compile_kernels", "make_random_model"]
 
 _WARMUP_SEED = 0
 
 #: The kernels a user is likely to meet: plain and depthwise convolution, pooling, additions, products, joins, layers.
-_EVERY_KERNEL = """
+_WARMUP_MODEL = """
 <ir_version: 8, opset_import: ["": 13]>
 warmup (float[N, 4, 8, 8] input) => (float[N, 10] output) {
     c = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(input, w1, b1)
@@ -39,12 +39,21 @@ warmup (float[N, 4, 8, 8] input) => (float[N, 10] output) {
 
 
 #: Its weights: name -> shape.
-_WEIGHTS = {"w1": (4, 4, 3, 3), "w2": (4, 1, 3, 3), "w3": (4, 4, 1, 1), "b1": (4,), "w4": (10, 32), "b4": (10,)}
+_WARMUP_WEIGHT_SHAPES = {
+    "w1": (4, 4, 3, 3),
+    "w2": (4, 1, 3, 3),
+    "w3": (4, 4, 1, 1),
+    "b1": (4,),
+    "w4": (10, 32),
+    "b4": (10,),
+}
 
 
-def random_model(
-    text: str = _EVERY_KERNEL, weights: Mapping[str, tuple[int, ...]] = _WEIGHTS, name: str = "the warm-up model"
-) -> ir.Graph:
+def make_random_model(
+    text: str = _WARMUP_MODEL,
+    weights: Mapping[str, tuple[int, ...]] = _WARMUP_WEIGHT_SHAPES,
+    name: str = "the warm-up model",
+) -> ir.Model:
     """Return the graph that is written in ONNX's text form, with random float32 weights of these shapes.
 
     By default a small one with the kernels a user is likely to meet; its input is [N, 4, 8, 8].
@@ -59,12 +68,12 @@ def random_model(
     return ir.from_proto(proto, name)
 
 
-def warmup(progress: api.Progress | None = None) -> tuple[float, str | None]:
+def compile_kernels(progress: api.Progress | None = None) -> tuple[float, str | None]:
     """Compile the simulator's usual kernels into the cache; return the seconds it took and the cache's folder."""
-    from simulator._store import cache_folder
+    from simulator._disk_cache import cache_folder
 
     start = time.perf_counter()
-    model = random_model()
+    model = make_random_model()
     samples = np.random.default_rng(_WARMUP_SEED).standard_normal((64, 4, 8, 8)).astype(np.float32)
     for target, mode in ((DEFAULT, "q-value"), (GENERIC, "max-value")):
         session = api.quantize(model, samples, platform=target, mode=mode, progress=progress).session()

@@ -18,17 +18,43 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..errors import ConfigError, nearest
-from ._target import Fault, Fitted, Limit, Support, Target, Vendor, rows, rule_text
-from .call_time import UNASKED, CallTime, TimeWish
+from ..errors import ConfigError, suggest_nearest
+from ._target import (
+    AppliedRewrite,
+    Fault,
+    LimitCheck,
+    OperatorSupport,
+    Target,
+    Vendor,
+    format_limit_rule,
+    make_support_rows,
+)
+from .call_latency import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions
 from .generic import GENERIC
-from .verdict import ArgumentChoice, GraphCost, LayerCost, Verdict, VerdictFinding
+from .verdict import GraphCost, LayerCost, PackerArguments, Verdict, VerdictFinding
 
 __all__ = [
-    "DEFAULT", "GENERIC", "PLATFORMS", "UNASKED", "ArgumentChoice", "CallTime", "Fault", "Fitted", "GraphCost",
-    "LayerCost", "Limit", "Support", "Target", "TimeWish", "Vendor", "Verdict", "VerdictFinding", "by_name", "rows",
-    "rule_text",
-]  # fmt: skip
+    "DEFAULT",
+    "GENERIC",
+    "PLATFORMS",
+    "DEFAULT_LATENCY_OPTIONS",
+    "PackerArguments",
+    "CallLatency",
+    "Fault",
+    "AppliedRewrite",
+    "GraphCost",
+    "LayerCost",
+    "LimitCheck",
+    "OperatorSupport",
+    "Target",
+    "LatencyOptions",
+    "Vendor",
+    "Verdict",
+    "VerdictFinding",
+    "get_target",
+    "make_support_rows",
+    "format_limit_rule",
+]
 
 #: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.
 VENDORS = ("lingeronnx.targets.luna",)
@@ -38,7 +64,7 @@ DEFAULT = _CHIPS[0]
 PLATFORMS = (GENERIC, *_CHIPS)
 
 
-def by_name(name: str | Target) -> Target:
+def get_target(name: str | Target) -> Target:
     """Return the row called `name`, or the row that is given; ConfigError naming the nearest when there is none."""
     if isinstance(name, Target):
         return name
@@ -46,4 +72,4 @@ def by_name(name: str | Target) -> Target:
         if target.name == name:
             return target
     names = [target.name for target in PLATFORMS]
-    raise ConfigError(f"unknown platform '{name}'{nearest(name, names)}; known: {', '.join(names)}")
+    raise ConfigError(f"unknown platform '{name}'{suggest_nearest(name, names)}; known: {', '.join(names)}")

@@ -17,32 +17,41 @@ from .arithmetic import Arithmetic
 from .latency import Latency
 from .limits import (
     ConvLimits,
-    CurveLimits,
+    LayerNormLimits,
     Limits,
     MatrixLimits,
-    NormLimits,
     PoolLimits,
     RecurrentLimits,
-    RowLimits,
+    SigmoidLimits,
+    SoftmaxLimits,
     TransposeLimits,
 )
-from .verdict import ArgumentChoice, time_of
+from .verdict import PackerArguments, require_latency
 
 if TYPE_CHECKING:
     import onnx
 
     from ..graph import ir
-    from ..graph.names import Names
+    from ..graph.name_mapping import NameMapping
     from .board_profile import BoardProfile
-    from .timing_row import TimingRow
+    from .timing_calibration import TimingCalibration
 
-__all__ = ["Fault", "Fitted", "Limit", "Support", "Target", "Vendor", "rows", "rule_text"]
+__all__ = [
+    "AppliedRewrite",
+    "Fault",
+    "LimitCheck",
+    "OperatorSupport",
+    "Target",
+    "Vendor",
+    "format_limit_rule",
+    "make_support_rows",
+]
 
 _Kind = TypeVar("_Kind")
 
 #: A limit of a node: it takes a node, float or integer, and the platform, and returns the value that breaks the limit,
 #: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `target`.
-Limit: TypeAlias = "Callable[[ir.Node, Target], object]"
+LimitCheck: TypeAlias = "Callable[[ir.Node, Target], object]"
 
 
 class Fault(Protocol):
@@ -58,7 +67,7 @@ class Fault(Protocol):
 
 
 @dataclass(frozen=True)
-class Fitted:
+class AppliedRewrite:
     """One rewrite that was applied: at which node, what was done, and what it costs."""
 
     node: str
@@ -75,22 +84,23 @@ class Vendor:
         """The packer's call; empty without a packer."""
         return ""
 
-    def limits(self, operator: str) -> tuple[Limit, ...]:
+    def limits(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return what the target takes of an integer operator beyond its columns: limits of the nodes lowered to it."""
         return ()
 
-    def applies(self, limit: Limit, target: Target) -> bool:
+    def applies(self, limit: LimitCheck, target: Target) -> bool:
         """Whether `target` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
         return True
 
-    def mends(self, rewrite: str) -> tuple[Limit, ...]:
+    def mends(self, rewrite: str) -> tuple[LimitCheck, ...]:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
     def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
         """Return why the weights of the float `node` cannot have as few `bits`, None where they can.
 
-        Asked where an operator of the target has weights of so few bits and not all have (`Support.weight_bits`).
+        Asked where an operator of the target has weights of so few bits and not all have
+        (`OperatorSupport.weight_bits`).
         """
         return None
 
@@ -98,24 +108,26 @@ class Vendor:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
 
-    def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
+    def finish(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
-    def share(self, graphs: Sequence[ir.Graph], target: Target) -> Sequence[ArgumentChoice | None]:
+    def share(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
         """Write into the parts of one graph, in place, which of them keep their constants in the memory of all.
 
         Return for each part the choice of arguments, where that was made for it; nothing where none was.
         """
         return ()
 
-    def names(self, graph: ir.Graph) -> Names:
+    def names(self, graph: ir.Model) -> NameMapping:
         """Return the names that cannot stand in a file for the target, and others for them."""
-        from ..graph.names import Names
+        from ..graph.name_mapping import NameMapping
 
-        return Names()
+        return NameMapping()
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> ArgumentChoice:
+    def verdict(
+        self, graph: ir.Model | onnx.ModelProto, target: Target, words: Sequence[str] | None
+    ) -> PackerArguments:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
@@ -123,12 +135,12 @@ class Vendor:
         """Say why nothing is known of the time on a chip; empty where verdicts know it."""
         return f"nothing is known of the time on {target.name}; choose a chip"
 
-    def timed(self, row: TimingRow, target: Target) -> Vendor:
+    def timed(self, row: TimingCalibration, target: Target) -> Vendor:
         """Return the same code with prices of a board; ConfigError where the row is of another chip."""
         raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
 
     def profiled(
-        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+        self, graphs: Sequence[ir.Model], target: Target, words: Sequence[str] | None, text: str, clock: float | None
     ) -> BoardProfile:
         """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
 
@@ -141,7 +153,7 @@ class Vendor:
         """MHz, where a board's row tells them."""
         return None
 
-    def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
+    def translate(self, graph: ir.Model, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
         raise ModelError(f"a graph for {target.name} has no counterpart in domain {to}, which knows the chips only")
 
@@ -151,7 +163,7 @@ class Vendor:
 
 
 @dataclass(frozen=True)
-class Support:
+class OperatorSupport:
     """One integer operator on a target.
 
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
@@ -166,11 +178,11 @@ class Support:
     weight_bits: tuple[int, ...] = ()
 
 
-def rows(
+def make_support_rows(
     arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, miscompiled: bool = False
-) -> dict[str, Support]:
+) -> dict[str, OperatorSupport]:
     """Return the same row for each of the operators."""
-    return dict.fromkeys(operators, Support(arithmetic, limits, miscompiled))
+    return dict.fromkeys(operators, OperatorSupport(arithmetic, limits, miscompiled))
 
 
 @final
@@ -188,7 +200,7 @@ class Target:
     title: str
     modes: tuple[str, ...]
     bits: tuple[int, ...]
-    ops: Mapping[str, Support]
+    ops: Mapping[str, OperatorSupport]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
     weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel; "group": of a row
     zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
@@ -233,7 +245,7 @@ class Target:
         return tuple(sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())}))
 
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `operator` has other `columns` of `Support`."""
+        """Return a copy in which `operator` has other `columns` of `OperatorSupport`."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def runs(self, operator: str) -> bool:
@@ -297,19 +309,19 @@ class Target:
         return () if self.transpose is None else self.transpose.broken
 
     @property
-    def softmax(self) -> RowLimits | None:
+    def softmax(self) -> SoftmaxLimits | None:
         """Limits of the rows of a softmax."""
-        return self.limits("SoftmaxInt", RowLimits)
+        return self.limits("SoftmaxInt", SoftmaxLimits)
 
     @property
-    def norm(self) -> NormLimits | None:
+    def norm(self) -> LayerNormLimits | None:
         """Limits of layer normalisation."""
-        return self.limits("LayerNormInt", NormLimits)
+        return self.limits("LayerNormInt", LayerNormLimits)
 
     @property
-    def curve(self) -> CurveLimits | None:
+    def curve(self) -> SigmoidLimits | None:
         """Limits of the sigmoid that GluInt stands in for."""
-        return self.limits("iqSigmoid", CurveLimits)
+        return self.limits("iqSigmoid", SigmoidLimits)
 
     # ---- what the vendor's code answers ----------------------------------------------------------------------------
 
@@ -322,15 +334,15 @@ class Target:
         """Whether `node` breaks a limit that the rewrite of that name is for."""
         return any(limit(node, self) is not None for limit in self.vendor.mends(rewrite))
 
-    def finish(self, graph: ir.Graph) -> tuple[ir.Graph, Sequence[Fitted]]:
+    def finish(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
         from ..graph import ir
 
         made, done = self.vendor.finish(ir.clone(graph), self)
-        ir.name_nodes(made)
+        ir.assign_node_names(made)
         return made, done
 
-    def translated(self, graph: ir.Graph, to: str) -> tuple[ir.Graph, Sequence[str]]:
+    def translated(self, graph: ir.Model, to: str) -> tuple[ir.Model, Sequence[str]]:
         """Return a copy of the integer `graph` in the names of another domain, and what means something else there.
 
         ModelError where the target has none, or an operator no counterpart.
@@ -340,16 +352,16 @@ class Target:
         copy = ir.clone(graph)
         return copy, self.vendor.translate(copy, to, self)
 
-    def named(self, graph: ir.Graph, names: Names | None = None) -> ir.Graph:
+    def named(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
         """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.
 
         names : those of a larger graph that `graph` is part of.
         """
-        from ..graph.names import written
+        from ..graph.name_mapping import apply_file_names
 
-        return written(graph, self.vendor.names(graph) if names is None else names)
+        return apply_file_names(graph, self.vendor.names(graph) if names is None else names)
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> ArgumentChoice:
+    def verdict(self, graph: ir.Model | onnx.ModelProto, words: Sequence[str] | None = None) -> PackerArguments:
         """Return what the packer and the chip make of a graph, its part for the chip alone.
 
         words : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
@@ -357,11 +369,11 @@ class Target:
         """
         return self.vendor.verdict(graph, self, words)
 
-    def timed(self, row: TimingRow) -> Target:
+    def timed(self, row: TimingCalibration) -> Target:
         """Return the target with prices that a board gave; ConfigError where they are another chip's."""
         return replace(self, vendor=self.vendor.timed(row, self))
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
+    def latency(self, graph: ir.Model | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.
 
         words : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
@@ -369,10 +381,10 @@ class Target:
         """
         if unknown := self.vendor.untimed(self):
             raise ConfigError(unknown)
-        return time_of(self.verdict(graph, words).verdict)
+        return require_latency(self.verdict(graph, words).verdict)
 
 
-def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
+def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
     """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar.
 
     In a docstring `target` is the platform and `own` its vendor's code.

@@ -12,14 +12,40 @@ from enum import Enum
 from simulator.rounding import RoundingMode
 
 __all__ = [
-    "Arithmetic", "Average", "Concat", "CurveArithmetic", "Division", "Divisor", "Gate", "Gru", "GruForm",
-    "LayerArithmetic", "Left", "Lstm", "LstmForm", "NormArithmetic", "Operands", "Padding", "Product", "Quantizer",
-    "QuotientArithmetic", "Reading", "RealArithmetic", "Recurrent", "Requantize", "Requantizer", "RoundingMode",
-    "RowArithmetic", "RowsArithmetic", "Shares", "Sum", "Table",
-]  # fmt: skip
+    "ActivationTable",
+    "AddArithmetic",
+    "AddOperandPrecision",
+    "Arithmetic",
+    "AverageDivisor",
+    "AveragePoolArithmetic",
+    "ConcatArithmetic",
+    "DivArithmetic",
+    "DivisionMethod",
+    "GluArithmetic",
+    "GruArithmetic",
+    "GruVariant",
+    "LayerArithmetic",
+    "LayerNormArithmetic",
+    "LeftShiftBehavior",
+    "LstmArithmetic",
+    "LstmFormat",
+    "LutArithmetic",
+    "MulArithmetic",
+    "PadArithmetic",
+    "QuantArithmetic",
+    "QuantFloatPrecision",
+    "RecurrentArithmetic",
+    "RequantArithmetic",
+    "Requantization",
+    "RoundingMode",
+    "SoftmaxArithmetic",
+    "SoftmaxDivision",
+    "SoftmaxRowRule",
+    "TableInputRule",
+]
 
 
-class Left(Enum):
+class LeftShiftBehavior(Enum):
     """What comes out where the scales would need a shift to the left, seen from the accumulator."""
 
     SHIFTED = "shifts left"
@@ -29,7 +55,7 @@ class Left(Enum):
 
 
 @dataclass(frozen=True)
-class Requantize:
+class Requantization:
     """How an accumulator becomes a result at another scale.
 
     shifts : by powers of two alone; otherwise by a multiplier of 31 bits, any ratio.
@@ -39,7 +65,7 @@ class Requantize:
     """
 
     shifts: bool = False
-    left: Left = Left.SHIFTED
+    left: LeftShiftBehavior = LeftShiftBehavior.SHIFTED
     rounding: RoundingMode | None = RoundingMode.HALF_UP
     bits: int | None = None
 
@@ -57,7 +83,7 @@ class Requantize:
 class Arithmetic:
     """What every operator has; those that move integers need nothing of it."""
 
-    requantize: Requantize = Requantize()
+    requantize: Requantization = Requantization()
 
     def __str__(self) -> str:
         told = [str(self.requantize)] if type(self) is not Arithmetic else []
@@ -73,7 +99,7 @@ class Arithmetic:
 # ---- borders -----------------------------------------------------------------------------------------------------
 
 
-class RealArithmetic(Enum):
+class QuantFloatPrecision(Enum):
     """In which floating-point steps a real number becomes an integer."""
 
     DOUBLE = "in float64"
@@ -82,15 +108,15 @@ class RealArithmetic(Enum):
 
 
 @dataclass(frozen=True)
-class Quantizer(Arithmetic):
+class QuantArithmetic(Arithmetic):
     """Quant. widest : bits of the widest integers it can write."""
 
-    real: RealArithmetic = RealArithmetic.DOUBLE
+    real: QuantFloatPrecision = QuantFloatPrecision.DOUBLE
     widest: int = 32
 
 
 @dataclass(frozen=True)
-class Requantizer(Arithmetic):
+class RequantArithmetic(Arithmetic):
     """Requant. wraps : what does not fit a wider type loses its top bits instead of being saturated."""
 
     wraps: bool = False
@@ -105,11 +131,11 @@ class LayerArithmetic(Arithmetic):
 
 
 @dataclass(frozen=True)
-class Product(Arithmetic):
+class MulArithmetic(Arithmetic):
     """Products of two activations: iqMul."""
 
 
-class Operands(Enum):
+class AddOperandPrecision(Enum):
     """In what the two operands of a sum meet."""
 
     FINE = "operands 2^16 times as fine as the result"
@@ -118,24 +144,24 @@ class Operands(Enum):
 
 
 @dataclass(frozen=True)
-class Sum(Arithmetic):
+class AddArithmetic(Arithmetic):
     """Sums and differences of two activations: iqAdd and iqSub."""
 
-    operands: Operands = Operands.FINE
+    operands: AddOperandPrecision = AddOperandPrecision.FINE
 
     def __post_init__(self) -> None:
-        if self.operands is Operands.BYTES and self.requantize.rounding is not RoundingMode.HALF_UP:
+        if self.operands is AddOperandPrecision.BYTES and self.requantize.rounding is not RoundingMode.HALF_UP:
             raise ValueError("operands in bytes are rounded half up; take Operands.WIDE for other roundings")
 
 
 @dataclass(frozen=True)
-class Concat(Arithmetic):
+class ConcatArithmetic(Arithmetic):
     """iqCat. raises_only : an input of a larger scale than the output's becomes 0."""
 
     raises_only: bool = False
 
 
-class QuotientArithmetic(Enum):
+class DivisionMethod(Enum):
     """How a quotient of two activations is found."""
 
     RECIPROCAL = "the NPU's reciprocal"
@@ -144,13 +170,13 @@ class QuotientArithmetic(Enum):
 
 
 @dataclass(frozen=True)
-class Division(Arithmetic):
+class DivArithmetic(Arithmetic):
     """Quotients of two activations: iqDiv."""
 
-    quotient: QuotientArithmetic = QuotientArithmetic.RECIPROCAL
+    quotient: DivisionMethod = DivisionMethod.RECIPROCAL
 
 
-class Divisor(Enum):
+class AverageDivisor(Enum):
     """How the sum of a window becomes its average."""
 
     ONE_ROUNDING = "one rounding"
@@ -160,14 +186,14 @@ class Divisor(Enum):
 
 
 @dataclass(frozen=True)
-class Average(Arithmetic):
+class AveragePoolArithmetic(Arithmetic):
     """Averages over windows: AvgPool2dInt."""
 
-    divisor: Divisor = Divisor.ONE_ROUNDING
+    divisor: AverageDivisor = AverageDivisor.ONE_ROUNDING
 
 
 @dataclass(frozen=True)
-class Padding(Arithmetic):
+class PadArithmetic(Arithmetic):
     """iqPad. swapped : `reflect` repeats the edge, and what is called `replicate` reflects."""
 
     swapped: bool = False
@@ -176,7 +202,7 @@ class Padding(Arithmetic):
 # ---- curves ------------------------------------------------------------------------------------------------------
 
 
-class Table(Enum):
+class ActivationTable(Enum):
     """A chip's tables of sigmoid and tanh: 16 straight pieces each."""
 
     VENUS = "venus"
@@ -186,10 +212,10 @@ class Table(Enum):
     @property
     def fraction(self) -> int:
         """Fractional bits of what goes in."""
-        return 11 if self is Table.VENUS else 27
+        return 11 if self is ActivationTable.VENUS else 27
 
 
-class Reading(Enum):
+class TableInputRule(Enum):
     """How an input comes to the format of the table."""
 
     SATURATED = "input saturated"
@@ -199,26 +225,26 @@ class Reading(Enum):
 
 
 @dataclass(frozen=True)
-class CurveArithmetic(Arithmetic):
+class LutArithmetic(Arithmetic):
     """iqSigmoid, iqTanh and their kin. as_told : the output has the node's scale and width, not 7 fractional bits."""
 
-    table: Table = Table.VENUSA
-    reading: Reading = Reading.SATURATED
+    table: ActivationTable = ActivationTable.VENUSA
+    reading: TableInputRule = TableInputRule.SATURATED
     as_told: bool = False
 
 
 @dataclass(frozen=True)
-class Gate(Arithmetic):
+class GluArithmetic(Arithmetic):
     """GluInt. table : of the sigmoid. any_axis : gates other axes than the last as well."""
 
-    table: Table = Table.VENUSA
+    table: ActivationTable = ActivationTable.VENUSA
     any_axis: bool = False
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-class Shares(Enum):
+class SoftmaxDivision(Enum):
     """How a softmax gets from exponentials to their shares of the sum; values are the kernel's words."""
 
     DIVIDE = "divide"
@@ -226,7 +252,7 @@ class Shares(Enum):
     NEWTON = "newton"
 
 
-class RowArithmetic(Enum):
+class SoftmaxRowRule(Enum):
     """What a row of a softmax is."""
 
     FROM_AXIS = "rows of all axes from axis on"
@@ -235,15 +261,15 @@ class RowArithmetic(Enum):
 
 
 @dataclass(frozen=True)
-class RowsArithmetic(Arithmetic):
+class SoftmaxArithmetic(Arithmetic):
     """Operators over rows: SoftmaxInt and LogSoftmaxInt."""
 
-    shares: Shares = Shares.DIVIDE
-    row: RowArithmetic = RowArithmetic.FROM_AXIS
+    shares: SoftmaxDivision = SoftmaxDivision.DIVIDE
+    row: SoftmaxRowRule = SoftmaxRowRule.FROM_AXIS
 
 
 @dataclass(frozen=True)
-class NormArithmetic(Arithmetic):
+class LayerNormArithmetic(Arithmetic):
     """LayerNormInt. factor_bits : width in which the packer wants the factor; None: the plan's."""
 
     factor_bits: int | None = None
@@ -252,7 +278,7 @@ class NormArithmetic(Arithmetic):
 # ---- recurrent layers --------------------------------------------------------------------------------------------
 
 
-class LstmForm(Enum):
+class LstmFormat(Enum):
     """Formats of sums, gates, cell and state; values are the kernels' words.
 
     WIDE is Q27, but where the state has more than 8 bits f*c is not cut to 32 bits.
@@ -265,7 +291,7 @@ class LstmForm(Enum):
     Q7 = "q7"
 
 
-class GruForm(Enum):
+class GruVariant(Enum):
     """What a gated recurrent unit computes; values of the training side's are its kernel's words."""
 
     DEFINED = "as it is defined"
@@ -278,23 +304,23 @@ class GruForm(Enum):
 
 
 @dataclass(frozen=True)
-class Recurrent(Arithmetic):
+class RecurrentArithmetic(Arithmetic):
     """What LSTMInt and GRUInt share.
 
     table : of sigmoid and tanh. trained : scales, axes and states as the training side's library reads them.
     from_zero : lengths and states that are given are not computed.
     """
 
-    table: Table = Table.ARCS
+    table: ActivationTable = ActivationTable.ARCS
     trained: bool = False
     from_zero: bool = False
 
 
 @dataclass(frozen=True)
-class Lstm(Recurrent):
+class LstmArithmetic(RecurrentArithmetic):
     """LSTMInt. gates : in which order weights and biases have them."""
 
-    form: LstmForm = LstmForm.Q27
+    form: LstmFormat = LstmFormat.Q27
     gates: str = "ifgo"
 
     def __post_init__(self) -> None:
@@ -302,10 +328,10 @@ class Lstm(Recurrent):
 
 
 @dataclass(frozen=True)
-class Gru(Recurrent):
+class GruArithmetic(RecurrentArithmetic):
     """GRUInt. gates : in which order weights and biases have them."""
 
-    form: GruForm = GruForm.DEFINED
+    form: GruVariant = GruVariant.DEFINED
     gates: str = "rzn"
 
     def __post_init__(self) -> None:

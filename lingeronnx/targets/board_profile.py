@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .timing_row import TimingRow
+from .timing_calibration import TimingCalibration
 
 __all__ = ["BoardLayer", "BoardProfile"]
 
@@ -45,7 +45,7 @@ class BoardProfile:
     runs: int
     layers: Sequence[BoardLayer]
     missing: Sequence[str]
-    row: TimingRow
+    row: TimingCalibration
 
     @property
     def worst(self) -> list[BoardLayer]:

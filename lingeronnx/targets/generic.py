@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ._target import Target, rows
+from ._target import Target, make_support_rows
 from .arithmetic import (
+    AddArithmetic,
     Arithmetic,
-    Average,
-    Concat,
-    CurveArithmetic,
-    Division,
-    Gate,
-    Gru,
+    AveragePoolArithmetic,
+    ConcatArithmetic,
+    DivArithmetic,
+    GluArithmetic,
+    GruArithmetic,
     LayerArithmetic,
-    Lstm,
-    LstmForm,
-    NormArithmetic,
-    Padding,
-    Product,
-    Quantizer,
-    Requantizer,
-    RowsArithmetic,
-    Sum,
+    LayerNormArithmetic,
+    LstmArithmetic,
+    LstmFormat,
+    LutArithmetic,
+    MulArithmetic,
+    PadArithmetic,
+    QuantArithmetic,
+    RequantArithmetic,
+    SoftmaxArithmetic,
 )
 
 __all__ = ["GENERIC"]
@@ -38,10 +38,10 @@ GENERIC = Target(
     zero_points=True,
     ops=MappingProxyType(
         {
-            **rows(Quantizer(), "Quant"),
-            **rows(Arithmetic(), "Dequant"),
-            **rows(Requantizer(), "Requant"),
-            **rows(
+            **make_support_rows(QuantArithmetic(), "Quant"),
+            **make_support_rows(Arithmetic(), "Dequant"),
+            **make_support_rows(RequantArithmetic(), "Requant"),
+            **make_support_rows(
                 LayerArithmetic(),
                 "Conv2dInt",
                 "Conv1dInt",
@@ -50,12 +50,12 @@ GENERIC = Target(
                 "BmmInt",
                 "BatchNorm2dInt",
             ),
-            **rows(Sum(), "iqAdd", "iqSub"),
-            **rows(Product(), "iqMul"),
-            **rows(Concat(), "iqCat"),
-            **rows(Padding(), "iqPad"),
-            **rows(Average(), "AvgPool2dInt"),
-            **rows(
+            **make_support_rows(AddArithmetic(), "iqAdd", "iqSub"),
+            **make_support_rows(MulArithmetic(), "iqMul"),
+            **make_support_rows(ConcatArithmetic(), "iqCat"),
+            **make_support_rows(PadArithmetic(), "iqPad"),
+            **make_support_rows(AveragePoolArithmetic(), "AvgPool2dInt"),
+            **make_support_rows(
                 Arithmetic(),
                 "MaxPool",
                 "Relu",
@@ -72,19 +72,19 @@ GENERIC = Target(
                 "Expand",
                 "Resize",
             ),
-            **rows(Lstm(form=LstmForm.WIDE), "LSTMInt"),
-            **rows(Gru(), "GRUInt"),
-            **rows(RowsArithmetic(), "SoftmaxInt", "LogSoftmaxInt"),
-            **rows(NormArithmetic(), "LayerNormInt"),
-            **rows(Arithmetic(), "iqTable"),
+            **make_support_rows(LstmArithmetic(form=LstmFormat.WIDE), "LSTMInt"),
+            **make_support_rows(GruArithmetic(), "GRUInt"),
+            **make_support_rows(SoftmaxArithmetic(), "SoftmaxInt", "LogSoftmaxInt"),
+            **make_support_rows(LayerNormArithmetic(), "LayerNormInt"),
+            **make_support_rows(Arithmetic(), "iqTable"),
         }
     ),
     also=MappingProxyType(
         {
-            **dict.fromkeys(("iqSigmoid", "iqTanh"), CurveArithmetic()),
+            **dict.fromkeys(("iqSigmoid", "iqTanh"), LutArithmetic()),
             **dict.fromkeys(("ArgMax", "ShuffleChannel"), Arithmetic()),
-            "GluInt": Gate(),
-            "iqDiv": Division(),
+            "GluInt": GluArithmetic(),
+            "iqDiv": DivArithmetic(),
         }
     ),
 )

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Latency", "LayerTime", "TimeSaved", "UnpricedWork", "joined"]
+__all__ = ["CycleSavings", "Latency", "LayerLatency", "UnmodeledWork", "concatenate_latencies"]
 
 
 @dataclass(frozen=True)
-class UnpricedWork:
+class UnmodeledWork:
     """Work whose cycles nobody has published.
 
     name : the layer. what : what is done. bytes : how many are moved. bound : cycles that it takes at most, where they
@@ -24,7 +24,7 @@ class UnpricedWork:
 
 
 @dataclass(frozen=True)
-class LayerTime:
+class LayerLatency:
     """One layer as the chip runs it, after the packer's fusions.
 
     cycles : of the NPU, of what has a price. low, high : the range; high counts unpriced work at its bound, and the
@@ -64,8 +64,8 @@ class Latency:
     """
 
     platform: str
-    layers: Sequence[LayerTime]
-    unpriced: Sequence[UnpricedWork]
+    layers: Sequence[LayerLatency]
+    unpriced: Sequence[UnmodeledWork]
 
     @property
     def luna(self) -> float:
@@ -126,9 +126,9 @@ class Latency:
         }
 
 
-def joined(runs: Sequence[Latency]) -> Latency:
+def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
     """Return the runs of several graphs, at least one, one after the other."""
-    layers: list[LayerTime] = []
+    layers: list[LayerLatency] = []
     before = 0.0
     for run in runs:
         layers += [replace(layer, start=layer.start + before, fetch=layer.fetch + before) for layer in run.layers]
@@ -137,7 +137,7 @@ def joined(runs: Sequence[Latency]) -> Latency:
 
 
 @dataclass(frozen=True)
-class TimeSaved:
+class CycleSavings:
     """What other forms of a graph, and other arguments, save: cycles of one run before and after.
 
     Both at the upper end of the range, unpriced work at its bound. platform : the chip. assumed : by the prices of
@@ -157,19 +157,19 @@ class TimeSaved:
 
     def note(self, metadata: MutableMapping[str, str]) -> None:
         """Write it into the metadata of the graph that takes `after` cycles."""
-        metadata[_KEY] = json.dumps({"before": self.before, "after": self.after, "assumed": self.assumed})
+        metadata[_METADATA_KEY] = json.dumps({"before": self.before, "after": self.after, "assumed": self.assumed})
 
     @classmethod
-    def noted(cls, metadata: Mapping[str, str], platform: str) -> TimeSaved | None:
+    def noted(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
         """Return what `note` wrote; None where nothing stands there, or something else."""
         try:
-            found = json.loads(metadata.get(_KEY, "null"))
+            found = json.loads(metadata.get(_METADATA_KEY, "null"))
             return cls(int(found["before"]), int(found["after"]), platform, bool(found["assumed"]))
         except (ValueError, TypeError, KeyError):
             return None
 
     @classmethod
-    def total(cls, parts: Iterable[TimeSaved]) -> TimeSaved | None:
+    def total(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
         """Return the sum over parts that run one after the other; None without any."""
         found = list(parts)
         if not found:
@@ -179,4 +179,4 @@ class TimeSaved:
 
 
 #: The metadata key.
-_KEY = "lingeronnx.cycles"
+_METADATA_KEY = "lingeronnx.cycles"

@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 __all__ = [
-    "ConvLimits", "CurveLimits", "Limits", "MatrixLimits", "NormLimits", "OperandLimits", "PadLimits", "PoolLimits",
-    "RecurrentLimits", "RowLimits", "SliceLimits", "TransposeLimits",
-]  # fmt: skip
+    "BinaryOperandLimits",
+    "ConvLimits",
+    "LayerNormLimits",
+    "Limits",
+    "MatrixLimits",
+    "PadLimits",
+    "PoolLimits",
+    "RecurrentLimits",
+    "SigmoidLimits",
+    "SliceLimits",
+    "SoftmaxLimits",
+    "TransposeLimits",
+]
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class PoolLimits:
 
 
 @dataclass(frozen=True)
-class OperandLimits:
+class BinaryOperandLimits:
     """Of sums and products of two tensors: equal shapes, no constant. per_channel: the second may be [N, C, 1, 1].
 
     images : whether it is right on images. either : whether either operand of a sum may be the one to be shifted; else
@@ -91,7 +101,7 @@ class PadLimits:
 
 
 @dataclass(frozen=True)
-class CurveLimits:
+class SigmoidLimits:
     """Of sigmoid where GluInt stands in, fed by a LinearInt that doubles the last axis by a half of 1s.
 
     work : bytes of shared memory that it works in, for each number that it gives.
@@ -103,14 +113,14 @@ class CurveLimits:
 
 
 @dataclass(frozen=True)
-class RowLimits:
+class SoftmaxLimits:
     """Limits of a softmax's rows."""
 
     max_length: int
 
 
 @dataclass(frozen=True)
-class NormLimits:
+class LayerNormLimits:
     """Of layer normalisation. epsilon : what is added to the variance, whatever the node says.
 
     min_length : elements of a line, at least. lines : whether the tensor has three axes, [1, lines, elements].
@@ -133,13 +143,13 @@ class RecurrentLimits:
 Limits: TypeAlias = (
     ConvLimits
     | PoolLimits
-    | OperandLimits
+    | BinaryOperandLimits
     | MatrixLimits
     | TransposeLimits
     | SliceLimits
     | PadLimits
-    | CurveLimits
-    | RowLimits
-    | NormLimits
+    | SigmoidLimits
+    | SoftmaxLimits
+    | LayerNormLimits
     | RecurrentLimits
 )

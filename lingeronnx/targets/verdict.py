@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ConfigError
 from .latency import Latency
 
-__all__ = ["ArgumentChoice", "GraphCost", "VerdictFinding", "LayerCost", "Verdict", "time_of"]
+__all__ = ["PackerArguments", "GraphCost", "VerdictFinding", "LayerCost", "Verdict", "require_latency"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class VerdictFinding:
         return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
 
 
-_HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA", "cycles")
+_TABLE_HEADER = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA", "cycles")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class GraphCost:
         cycles = [0.0] * len(self.layers) if time is None else [layer.total for layer in time.layers]
         weight = [(-c, -layer.macs, -layer.activations) for c, layer in zip(cycles, self.layers, strict=True)]
         kept = sorted(range(len(weight)), key=weight.__getitem__)[:most]
-        rows: list[tuple[str, ...]] = [_HEAD]
+        rows: list[tuple[str, ...]] = [_TABLE_HEADER]
         for index in sorted(kept):
             layer = self.layers[index]
             sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles[index])
@@ -165,7 +165,7 @@ class Verdict:
         return None
 
 
-def time_of(verdict: Verdict) -> Latency:
+def require_latency(verdict: Verdict) -> Latency:
     """Return how long a graph takes that has this verdict; ConfigError where it does not pack."""
     if verdict.time is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
@@ -174,7 +174,7 @@ def time_of(verdict: Verdict) -> Latency:
 
 
 @dataclass(frozen=True)
-class ArgumentChoice:
+class PackerArguments:
     """Arguments and what becomes of the graph under them.
 
     words : the packer's arguments, without files. verdict : that of the graph packed with them.

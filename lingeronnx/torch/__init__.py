@@ -19,36 +19,36 @@ except ModuleNotFoundError as error:
     raise ConfigError("this needs PyTorch, which is not installed: pip install 'lingeronnx[torch]'") from error
 
 if TYPE_CHECKING:
-    from .calls.export_calls import export as export
-    from .calls.export_calls import export_debug as export_debug
-    from .calls.lstmp import LSTMP as LSTMP
-    from .calls.lstmp import UBLSTMP as UBLSTMP
-    from .calls.lstmp import FastUBLSTMP as FastUBLSTMP
-    from .calls.lstmp import NormalizeFastLSTMP as NormalizeFastLSTMP
-    from .calls.module_calls import QuantMode as QuantMode
-    from .calls.module_calls import disable_normalize as disable_normalize
-    from .calls.module_calls import disable_quant as disable_quant
-    from .calls.module_calls import init as init
-    from .calls.module_calls import normalize_layers as normalize_layers
-    from .calls.module_calls import normalize_module as normalize_module
-    from .calls.module_calls import quant_module as quant_module
-    from .calls.module_calls import trace_layers as trace_layers
+    from .training_api.export_calls import export as export
+    from .training_api.export_calls import export_debug as export_debug
+    from .training_api.lstmp import LSTMP as LSTMP
+    from .training_api.lstmp import UBLSTMP as UBLSTMP
+    from .training_api.lstmp import FastUBLSTMP as FastUBLSTMP
+    from .training_api.lstmp import NormalizeFastLSTMP as NormalizeFastLSTMP
+    from .training_api.module_calls import QuantMode as QuantMode
+    from .training_api.module_calls import disable_normalize as disable_normalize
+    from .training_api.module_calls import disable_quant as disable_quant
+    from .training_api.module_calls import init as init
+    from .training_api.module_calls import normalize_layers as normalize_layers
+    from .training_api.module_calls import normalize_module as normalize_module
+    from .training_api.module_calls import quant_module as quant_module
+    from .training_api.module_calls import trace_layers as trace_layers
 
 _HOME = {
-    "FastUBLSTMP": "calls.lstmp",
-    "LSTMP": "calls.lstmp",
-    "NormalizeFastLSTMP": "calls.lstmp",
-    "QuantMode": "calls.module_calls",
-    "UBLSTMP": "calls.lstmp",
-    "disable_normalize": "calls.module_calls",
-    "disable_quant": "calls.module_calls",
-    "export": "calls.export_calls",
-    "export_debug": "calls.export_calls",
-    "init": "calls.module_calls",
-    "normalize_layers": "calls.module_calls",
-    "normalize_module": "calls.module_calls",
-    "quant_module": "calls.module_calls",
-    "trace_layers": "calls.module_calls",
+    "FastUBLSTMP": "training_api.lstmp",
+    "LSTMP": "training_api.lstmp",
+    "NormalizeFastLSTMP": "training_api.lstmp",
+    "QuantMode": "training_api.module_calls",
+    "UBLSTMP": "training_api.lstmp",
+    "disable_normalize": "training_api.module_calls",
+    "disable_quant": "training_api.module_calls",
+    "export": "training_api.export_calls",
+    "export_debug": "training_api.export_calls",
+    "init": "training_api.module_calls",
+    "normalize_layers": "training_api.module_calls",
+    "normalize_module": "training_api.module_calls",
+    "quant_module": "training_api.module_calls",
+    "trace_layers": "training_api.module_calls",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

@@ -14,16 +14,16 @@ import torch
 
 __all__ = ["import_dynamo"]
 
-_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE_DIR_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def import_dynamo() -> None:
     """Import torch._dynamo; what makes the folder finds one. Who compiles later gets the usual one, or his own."""
-    own = os.environ.get(_FOLDER)
+    own = os.environ.get(_CACHE_DIR_VARIABLE)
     if own is None:
-        os.environ[_FOLDER] = str(Path(torch.__file__).parent)
+        os.environ[_CACHE_DIR_VARIABLE] = str(Path(torch.__file__).parent)
     try:
         importlib.import_module("torch._dynamo")
     finally:
         if own is None:
-            os.environ.pop(_FOLDER, None)
+            os.environ.pop(_CACHE_DIR_VARIABLE, None)

@@ -23,17 +23,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from simulator.channels import ChannelRescale, ChannelScales, check_channels, requantize
-from simulator.fixed import Rescale
-from simulator.kernel import Run, Spec, require
-from simulator.kernels.loops import _loops, _simd
-from simulator.kernels.loops._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
-from simulator.native import In, Loop, Out
+from simulator.channel_rescale import ChannelRescale, ChannelScaleForms, check_channel_count, requantize_channels
+from simulator.fixed_point import Rescale
+from simulator.kernel import RunFunction, TensorSpec, require
+from simulator.kernels.loops import _conv_scalar, _conv_simd
+from simulator.kernels.loops._common import (
+    ClampableKernel,
+    SlidingWindow,
+    channel_last_shape,
+    image_size,
+    make_window,
+    to_channel_last_image,
+)
+from simulator.native import InputRef, NativeLoop, OutputRef
 
-__all__ = ["Conv", "Linear", "multiplied"]
+__all__ = ["Conv", "Linear", "apply_weight_factors"]
 
 
-def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Return the bias as int64 [O], zeros for None, after checking the dtypes of both."""
     require(weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}")
     if bias is None:
@@ -44,8 +51,8 @@ def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     return bias.astype(np.int64)
 
 
-def multiplied(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
-    """Return `weight`, or where there are `factors` of its shape the products, int16; MachineError beyond 16 bits."""
+def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+    """Return `weight`, or where there are `factors` of its shape the products, int16; SimulatorError beyond 16 bits."""
     if factors is None:
         return weight
     require(weight.shape == factors.shape, f"factors {list(factors.shape)} do not fit weights {list(weight.shape)}")
@@ -55,12 +62,12 @@ def multiplied(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
     return products.astype(np.int16)
 
 
-def folded(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
+def fold_zero_point_into_bias(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
     """Return bias int64 [O] less `zero` times the sum of the weights [O, ...] of each output."""
     return bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1) if zero else bias
 
 
-def bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
+def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
     """Return the largest |accumulator| for inputs of `dtype`."""
     per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
     per_output = per_output * (1 << (8 * dtype.itemsize - 1)) + np.abs(bias.astype(object))
@@ -70,7 +77,7 @@ def bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(Clipped):
+class Conv(ClampableKernel):
     """Convolution of x [N, C, H, W] or [N, C, W], padded with what stands for 0.
 
     Parameters
@@ -103,10 +110,10 @@ class Conv(Clipped):
 
     layout: ClassVar[str] = "nhwc"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y [N, O, *space]."""
         (x,) = specs
-        checked(self.weight, self.bias)
+        check_weight_and_bias(self.weight, self.bias)
         rank, window = self.weight.ndim, self._window()
         require(len(x.shape) == rank, f"weights {list(self.weight.shape)} do not fit {x}")
         require(x.dtype in (np.int8, np.int16), f"a convolution takes int8 or int16, not {x.dtype}")
@@ -115,77 +122,84 @@ class Conv(Clipped):
             x.shape[1] == channels * self.group and outputs % self.group == 0,
             f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
         )
-        check_channels(self.rescale, outputs)
-        return (Spec((x.shape[0], outputs, *window.out_size(x.shape[2:])), self.rescale.dtype),)
+        check_channel_count(self.rescale, outputs)
+        return (TensorSpec((x.shape[0], outputs, *window.out_size(x.shape[2:])), self.rescale.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pack the weights for the size of x and choose the loop."""
         (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
-        bias, window = folded(weight, checked(self.weight, self.bias), self.zero), self._window()
+        bias, window = (
+            fold_zero_point_into_bias(weight, check_weight_and_bias(self.weight, self.bias), self.zero),
+            self._window(),
+        )
         if self.zero and any(window.pads):
             return self._padded(weight, bias, window, x, y)
-        loop = loop_for(weight, bias, window, x, self.rescale, self.clip)
-        return loop(In(0, last_image(x)), Out(0, last_image(y)))
+        loop = select_conv_loop(weight, bias, window, x, self.rescale, self.clip)
+        return loop(InputRef(0, channel_last_shape(x)), OutputRef(0, channel_last_shape(y)))
 
-    def _padded(self, weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: Spec, y: Spec) -> Run:
+    def _padded(
+        self, weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: TensorSpec, y: TensorSpec
+    ) -> RunFunction:
         """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
-        wide = Spec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
-        build = loop_for(weight, bias, replace(window, pads=(0,) * 4, axes=2), wide, self.rescale, self.clip)
-        loop = build(In(0, last_image(wide)), Out(0, last_image(y)))
+        wide = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
+        build = select_conv_loop(weight, bias, replace(window, pads=(0,) * 4, axes=2), wide, self.rescale, self.clip)
+        loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             around = np.full((len(ins[0]), *wide.shape[2:], x.shape[1]), self.zero, x.dtype)
-            around[:, top : top + rows, left : left + columns] = as_image(ins[0])
+            around[:, top : top + rows, left : left + columns] = to_channel_last_image(ins[0])
             loop([around], outs)
 
         return run
 
     def _window(self) -> SlidingWindow:
         require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
-        return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
+        return make_window(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
 
 
-def loop_for(
+def select_conv_loop(
     weight: np.ndarray,
     bias: np.ndarray,
     window: SlidingWindow,
-    x: Spec,
+    x: TensorSpec,
     rescale: Rescale | ChannelRescale,
     clip: tuple[int, int] | None,
-) -> Callable[[In, Out], Run]:
+) -> Callable[[InputRef, OutputRef], RunFunction]:
     """Return what makes the loop for x and the output, both channel-last and of rank 4."""
-    largest = bound(weight, bias, x.dtype)
+    largest = accumulator_bound(weight, bias, x.dtype)
     if isinstance(rescale, ChannelRescale):
-        return _by_channel(weight, bias, window, x, rescale.within(largest, clip), 32 if largest < 2**31 else 62)
+        return _make_per_channel_loop(
+            weight, bias, window, x, rescale.within(largest, clip), 32 if largest < 2**31 else 62
+        )
     form = rescale.within(largest, clip)
     outputs, channels, kh, kw = weight.shape
-    row = _simd.available() if largest < 2**31 else None
+    row = _conv_simd.active_instruction_set() if largest < 2**31 else None
     byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if row is not None and (not byte or row.bytes != "quads" or _simd.fits(weight, bias)):
-        return _simd.pack(row, weight, bias, window, x, form, rescale.dtype)
+    if row is not None and (not byte or row.bytes != "quads" or _conv_simd.fits_int32(weight, bias)):
+        return _conv_simd.pack_convolution(row, weight, bias, window, x, form, rescale.dtype)
 
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
     bias = bias.astype(accumulator)
     geometry = (*window.strides, *window.pads[:2], *window.dilations)
     if window.group == channels * window.group == outputs:
         taps = np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0)).astype(accumulator)
-        return lambda x, out: Loop(_loops.depthwise, (x, taps, bias, geometry, form, out))
+        return lambda x, out: NativeLoop(_conv_scalar.convolve_depthwise, (x, taps, bias, geometry, form, out))
     split = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
     taps = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1)).astype(accumulator)
-    return lambda x, out: Loop(_loops.dense, (x, taps, bias, geometry, form, out))
+    return lambda x, out: NativeLoop(_conv_scalar.convolve_dense, (x, taps, bias, geometry, form, out))
 
 
-def _by_channel(
-    weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: Spec, form: ChannelScales, bits: int
-) -> Callable[[In, Out], Run]:
+def _make_per_channel_loop(
+    weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: TensorSpec, form: ChannelScaleForms, bits: int
+) -> Callable[[InputRef, OutputRef], RunFunction]:
     """Return the same in two steps: the accumulators, which `bits` bits hold, then every channel by its own ratio."""
     whole = Rescale.from_shift(0, bits)
-    sums, outputs = loop_for(weight, bias, window, x, whole, None), len(weight)
-    last = Loop(requantize, (In(0, (-1, outputs)), form, Out(0, (-1, outputs))))
+    sums, outputs = select_conv_loop(weight, bias, window, x, whole, None), len(weight)
+    last = NativeLoop(requantize_channels, (InputRef(0, (-1, outputs)), form, OutputRef(0, (-1, outputs))))
 
-    def loop(source: In, target: Out) -> Run:
+    def loop(source: InputRef, target: OutputRef) -> RunFunction:
         first = sums(source, target)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -199,7 +213,7 @@ def _by_channel(
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Clipped):
+class Linear(ClampableKernel):
     """Fully connected layer on the last axis: x [..., K] -> y [..., O].
 
     Parameters
@@ -222,26 +236,26 @@ class Linear(Clipped):
     @property
     def products(self) -> np.ndarray:
         """What each weight counts for, [O, K]."""
-        return multiplied(self.weight, self.factors)
+        return apply_weight_factors(self.weight, self.factors)
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y; one-dimensional x has no batch axis."""
         (x,) = specs
-        checked(self.weight, self.bias)
+        check_weight_and_bias(self.weight, self.bias)
         require(x.dtype in (np.int8, np.int16), f"a fully connected layer takes int8 or int16, not {x.dtype}")
         require(
             self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
             f"weights {list(self.weight.shape)} do not fit {x}",
         )
-        check_channels(self.rescale, len(self.weight))
-        return (Spec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
+        check_channel_count(self.rescale, len(self.weight))
+        return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Lay the rows out as pixels of a 1x1 convolution."""
         outputs, inputs = self.weight.shape
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
-        pixels = Spec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
+        pixels = TensorSpec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
         weight = self.products
-        bias = folded(weight, checked(weight, self.bias), self.zero)
-        loop = loop_for(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
-        return loop(In(0, (1, 1, -1, inputs)), Out(0, (1, 1, -1, outputs)))
+        bias = fold_zero_point_into_bias(weight, check_weight_and_bias(weight, self.bias), self.zero)
+        loop = select_conv_loop(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
+        return loop(InputRef(0, (1, 1, -1, inputs)), OutputRef(0, (1, 1, -1, outputs)))

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MAX, INT32_MIN, RoundingMode, dtype_of, luna_div
-from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
-from simulator.kernels.elementwise import binary
-from simulator.kernels.loops._common import broadcast, integer
-from simulator.kernels.loops._move import stretch
+from simulator.fixed_point import INT32_MAX, INT32_MIN, RoundingMode, integer_dtype, luna_divide
+from simulator.kernel import Array, Kernel, NumpyKernel, RunFunction, TensorSpec, require
+from simulator.kernels.elementwise import build_broadcast_loop
+from simulator.kernels.loops._common import broadcast_shape, require_signed_integer
+from simulator.kernels.loops._copy import broadcast_into_scratch
 
 __all__ = ["Div", "DivSingle"]
 
-_ROUND: dict[RoundingMode, Any] = {
+_ROUNDING_FUNCTIONS: dict[RoundingMode, Any] = {
     RoundingMode.HALF_UP: lambda v: np.floor(v + np.float32(0.5)),
     RoundingMode.DOWN: np.floor,
     RoundingMode.UP: np.ceil,
@@ -36,12 +36,16 @@ def _div(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: in
 
     by_sign : what x / 0 is, see `Div`.
     """
-    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    a, b, flat = (
+        broadcast_into_scratch(x, out.shape, wide_x),
+        broadcast_into_scratch(y, out.shape, wide_y),
+        out.reshape(out.size),
+    )
     for i in range(flat.size):
         if b[i] == 0 and by_sign:
             flat[i] = INT32_MIN if a[i] > 0 else (INT32_MAX if a[i] < 0 else 0)
         else:
-            flat[i] = luna_div(np.int64(a[i]), np.int64(b[i]), shift)
+            flat[i] = luna_divide(np.int64(a[i]), np.int64(b[i]), shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +66,20 @@ class Div(Kernel):
 
     layout: ClassVar[str] = "any"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x, y -> out of the shape that both broadcast to."""
         require(all(spec.dtype == np.int32 for spec in specs), f"Div takes int32, not {specs[0]} and {specs[1]}")
-        return (Spec(broadcast(specs), np.dtype(np.int32)),)
+        return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop; a negative shift needs none."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
-        return binary(self, specs, channel_last, _div, (self.shift, self.by_sign))
+        return build_broadcast_loop(self, specs, channel_last, _div, (self.shift, self.by_sign))
 
 
 @dataclass(frozen=True, eq=False)
-class DivSingle(PlainKernel):
+class DivSingle(NumpyKernel):
     """(x / scale_x) / (y / scale_y) * scale_o, rounded and saturated; x / 0 saturates, 0 / 0 is 0.
 
     Parameters
@@ -94,16 +98,18 @@ class DivSingle(PlainKernel):
     bits: int = 8
     rounding: RoundingMode = RoundingMode.HALF_UP
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x, y -> out of the shape that both broadcast to."""
         for spec in specs:
-            integer(spec, "DivSingle")
-        return (Spec(broadcast(specs), dtype_of(self.bits)),)
+            require_signed_integer(spec, "DivSingle")
+        return (TensorSpec(broadcast_shape(specs), integer_dtype(self.bits)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute in float32, step by step."""
         x, y = (a.astype(np.float32) / np.float32(s) for a, s in zip(arrays, (self.scale_x, self.scale_y), strict=True))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            real = np.nan_to_num(_ROUND[self.rounding](x / y * np.float32(self.scale_o)), posinf=np.inf, neginf=-np.inf)
+            real = np.nan_to_num(
+                _ROUNDING_FUNCTIONS[self.rounding](x / y * np.float32(self.scale_o)), posinf=np.inf, neginf=-np.inf
+            )
         top = 1 << (self.bits - 1)
-        return (np.clip(real.astype(np.float64), -top, top - 1).astype(dtype_of(self.bits)),)
+        return (np.clip(real.astype(np.float64), -top, top - 1).astype(integer_dtype(self.bits)),)

@@ -21,11 +21,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Form, Rescale, RoundingMode, apply, narrow
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels.loops._common import Clipped, broadcast, integer, magnitude, stretched
-from simulator.kernels.loops._move import FLAT_IN, FLAT_OUT, stretch, stretching
-from simulator.native import In, Loop, Out
+from simulator.fixed_point import Rescale, RescaleForm, RoundingMode, apply_rescale, narrow_to_int32
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.loops._common import (
+    ClampableKernel,
+    broadcast_flat,
+    broadcast_shape,
+    max_magnitude,
+    require_signed_integer,
+)
+from simulator.kernels.loops._copy import FLAT_IN, FLAT_OUT, broadcast_into_scratch, make_broadcast_arguments
+from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Mul", "Relu", "Requant"]
 
@@ -37,46 +43,56 @@ def _add(
     wide_x: Array,
     wide_y: Array,
     out: Array,
-    rescale_x: Form,
-    rescale_y: Form,
+    rescale_x: RescaleForm,
+    rescale_y: RescaleForm,
     sign: int,
-    rescale: Form,
+    rescale: RescaleForm,
 ) -> None:
-    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `binary`.
+    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `build_broadcast_loop`.
 
     x, y, out : integers of rank 4. wide_x, wide_y : scratch of the types of x and y, for an operand that is stretched.
     sign : 1, or -1 for a difference.
     """
-    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    a, b, flat = (
+        broadcast_into_scratch(x, out.shape, wide_x),
+        broadcast_into_scratch(y, out.shape, wide_y),
+        out.reshape(out.size),
+    )
     for i in range(flat.size):
-        flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) + sign * np.int64(apply(rescale_y, b[i])))
+        flat[i] = apply_rescale(
+            rescale, np.int64(apply_rescale(rescale_x, a[i])) + sign * np.int64(apply_rescale(rescale_y, b[i]))
+        )
 
 
 @jit
-def _mul(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: Form) -> None:
+def _mul(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm) -> None:
     """Fill out with rescale(x * y), arguments as for `_add`."""
-    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    a, b, flat = (
+        broadcast_into_scratch(x, out.shape, wide_x),
+        broadcast_into_scratch(y, out.shape, wide_y),
+        out.reshape(out.size),
+    )
     for i in range(flat.size):
-        flat[i] = apply(rescale, np.int64(a[i]) * b[i])
+        flat[i] = apply_rescale(rescale, np.int64(a[i]) * b[i])
 
 
 @jit
-def _affine(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> None:
+def _affine(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
     for i in range(x.shape[0]):
         source, target = x[i], out[i]
         for c in range(weight.size):
-            target[c] = apply(rescale, source[c] * weight[c] + bias[c])
+            target[c] = apply_rescale(rescale, source[c] * weight[c] + bias[c])
 
 
 @jit
-def requantize(x: Array, rescale: Form, out: Array) -> None:
+def rescale_flat(x: Array, rescale: RescaleForm, out: Array) -> None:
     """Rescale flat integers into `out`."""
     for i in range(out.size):
-        out[i] = apply(rescale, x[i])
+        out[i] = apply_rescale(rescale, x[i])
 
 
 @jit
-def _cut(x: Array, left: int, out: Array) -> None:
+def _shift_left_wrapping(x: Array, left: int, out: Array) -> None:
     for i in range(out.size):
         out[i] = np.int64(x[i]) << left  # what does not fit is cut off
 
@@ -87,37 +103,39 @@ def _clip(x: Array, low: int, high: int, out: Array) -> None:
         out[i] = min(max(x[i], low), high)
 
 
-def binary(kernel: Kernel, specs: Sequence[Spec], channel_last: bool, loop: Any, constants: tuple[Any, ...]) -> Run:
-    """Return `loop(x, y, scratch x, scratch y, out, *constants)` on operands that broadcast, see `stretching`."""
+def build_broadcast_loop(
+    kernel: Kernel, specs: Sequence[TensorSpec], channel_last: bool, loop: Any, constants: tuple[Any, ...]
+) -> RunFunction:
+    """Return `loop(x, y, scratch_x, scratch_y, out, *constants)` for operands of `make_broadcast_arguments`."""
     (out,) = kernel.infer(*specs)
-    places = stretching(specs, out, channel_last)
+    places = make_broadcast_arguments(specs, out, channel_last)
     if places is not None:
-        return Loop(loop, (*places, *constants))
+        return NativeLoop(loop, (*places, *constants))
 
     def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:  # more axes than the loop has
-        x, y, target = (a.reshape(1, 1, 1, -1) for a in (*(stretched(x, outs[0].shape) for x in ins), outs[0]))
+        x, y, target = (a.reshape(1, 1, 1, -1) for a in (*(broadcast_flat(x, outs[0].shape) for x in ins), outs[0]))
         loop(x, y, x[0, 0, 0], y[0, 0, 0], target, *constants)
 
     return run
 
 
-class _PairKernel(Clipped):
+class _BinaryKernel(ClampableKernel):
     """Map x, y -> out of their common shape; subclasses bring `_compile`."""
 
     layout: ClassVar[str] = "any"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x, y -> out of the shape that both broadcast to."""
         x, y = specs
-        integer(x, type(self).__name__)
-        integer(y, type(self).__name__)
-        return (Spec(broadcast(specs), self._dtype()),)
+        require_signed_integer(x, type(self).__name__)
+        require_signed_integer(y, type(self).__name__)
+        return (TensorSpec(broadcast_shape(specs), self._dtype()),)
 
     def _dtype(self) -> np.dtype:
         raise NotImplementedError
 
 
-class _Sum(_PairKernel):
+class _Sum(_BinaryKernel):
     """out = rescale(x form + sign * y form)."""
 
     sign: int
@@ -128,15 +146,15 @@ class _Sum(_PairKernel):
     def _dtype(self) -> np.dtype:
         return self._rescales()[2].dtype
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pick the forms by the widths of the operands."""
         require(self.sign in (1, -1), f"the sign of a sum is 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
-        bounds = [magnitude(spec.dtype) for spec in specs]
-        form_x, form_y = (narrow(r.within(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True))
+        bounds = [max_magnitude(spec.dtype) for spec in specs]
+        form_x, form_y = (narrow_to_int32(r.within(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True))
         bound = rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1])
-        form = narrow(rescale.within(bound, self.clip), bound)
-        return binary(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
+        form = narrow_to_int32(rescale.within(bound, self.clip), bound)
+        return build_broadcast_loop(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +207,7 @@ class AddScaled(_Sum):
 
 
 @dataclass(frozen=True, eq=False)
-class Mul(_PairKernel):
+class Mul(_BinaryKernel):
     """Product of two tensors."""
 
     rescale: Rescale
@@ -198,15 +216,17 @@ class Mul(_PairKernel):
     def _dtype(self) -> np.dtype:
         return self.rescale.dtype
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pick the form by the width of the product."""
-        bound = magnitude(specs[0].dtype) * magnitude(specs[1].dtype)
+        bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
-        return binary(self, specs, channel_last, _mul, (narrow(self.rescale.within(bound, self.clip), bound),))
+        return build_broadcast_loop(
+            self, specs, channel_last, _mul, (narrow_to_int32(self.rescale.within(bound, self.clip), bound),)
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelAffine(Clipped):
+class ChannelAffine(ClampableKernel):
     """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product.
 
     zero : the integer of x that stands for 0.
@@ -220,26 +240,26 @@ class ChannelAffine(Clipped):
 
     layout: ClassVar[str] = "nhwc"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
         (x,) = specs
-        integer(x, "Affine")
+        require_signed_integer(x, "Affine")
         require(
             x.shape[1:2] == self.weight.shape == self.bias.shape,
             f"{list(self.weight.shape)} weights and {list(self.bias.shape)} biases do not fit {x}",
         )
-        return (Spec(x.shape, self.rescale.dtype),)
+        return (TensorSpec(x.shape, self.rescale.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the width of the accumulator; channels are the last axis."""
-        size = magnitude(specs[0].dtype)
+        size = max_magnitude(specs[0].dtype)
         folded = np.asarray(self.bias).astype(np.int64) - self.zero * np.asarray(self.weight).astype(np.int64)
         bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)), default=0)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
-        form, channels = narrow(self.rescale.within(bound, self.clip), bound), len(self.weight)
+        form, channels = narrow_to_int32(self.rescale.within(bound, self.clip), bound), len(self.weight)
         weight, bias = np.asarray(self.weight).astype(accumulator), folded.astype(accumulator)
-        return Loop(_affine, (In(0, (-1, channels)), weight, bias, form, Out(0, (-1, channels))))
+        return NativeLoop(_affine, (InputRef(0, (-1, channels)), weight, bias, form, OutputRef(0, (-1, channels))))
 
 
 class _Unary(Kernel):
@@ -253,19 +273,19 @@ class Requant(_Unary):
     rescale: Rescale
     saturate: bool = True
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
-        integer(specs[0], "Requant")
-        return (Spec(specs[0].shape, self.rescale.dtype),)
+        require_signed_integer(specs[0], "Requant")
+        return (TensorSpec(specs[0].shape, self.rescale.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pick the form by the width of x."""
-        bound = magnitude(specs[0].dtype)
+        bound = max_magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"Requant takes up to 32 bits, not {specs[0]}")
         right = self.rescale.pow2_shift
         if right is not None and right < 0 and not self.saturate:
-            return Loop(_cut, (FLAT_IN, -right, FLAT_OUT))
-        return Loop(requantize, (FLAT_IN, narrow(self.rescale.within(bound), bound), FLAT_OUT))
+            return NativeLoop(_shift_left_wrapping, (FLAT_IN, -right, FLAT_OUT))
+        return NativeLoop(rescale_flat, (FLAT_IN, narrow_to_int32(self.rescale.within(bound), bound), FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,17 +300,17 @@ class Clip(_Unary):
         """(low, high), so that the kernel before can absorb this one."""
         return self.low, self.high
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y like x."""
-        integer(specs[0], type(self).__name__)
+        require_signed_integer(specs[0], type(self).__name__)
         return specs
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Narrow the bounds to the dtype."""
-        size = magnitude(specs[0].dtype)
+        size = max_magnitude(specs[0].dtype)
         low, high = (min(max(value, -size), size - 1) for value in self.bounds)
         kind = specs[0].dtype.type
-        return Loop(_clip, (FLAT_IN, kind(low), kind(high), FLAT_OUT))
+        return NativeLoop(_clip, (FLAT_IN, kind(low), kind(high), FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)

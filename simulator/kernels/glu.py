@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Form, Rescale, apply, rsh, sat_array
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.lut import piecewise
-from simulator.native import In, Loop, Out
+from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate_array
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.native import InputRef, NativeLoop, OutputRef
+from simulator.piecewise import load_piecewise
 
 __all__ = ["Glu"]
 
 
 @jit
-def _glu(x: Array, gate: Array, rescale: Form, out: Array) -> None:
+def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
     for row in range(x.shape[0]):
         a, b, target = x[row, 0], x[row, 1], out[row]
         for i in range(target.size):
-            target[i] = apply(rescale, np.int32(a[i]) * gate[np.int64(b[i]) + 128])
+            target[i] = apply_rescale(rescale, np.int32(a[i]) * gate[np.int64(b[i]) + 128])
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,16 @@ class Glu(Kernel):
 
         By way of Q27 and Q31, each rounded half up; venus has Q15 from Q11, and 0 where x leaves the table.
         """
-        table = piecewise("sigmoid", chip)
+        table = load_piecewise("sigmoid", chip)
         if table.bits == 16:
-            return table.unsaturated(rsh(np.arange(-128, 128), q - 11))
-        return np.asarray(rsh(table.rounded(sat_array(rsh(np.arange(-128, 128), q - 27), 32), 32), 16))
+            return table.unsaturated(round_shift_right(np.arange(-128, 128), q - 11))
+        return np.asarray(
+            round_shift_right(
+                table.rounded(saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32), 16
+            )
+        )
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y with half as many elements along the axis."""
         (x,) = specs
         rank = len(x.shape)
@@ -70,11 +74,11 @@ class Glu(Kernel):
         shape, axis = list(x.shape), self.axis % rank
         require(x.dtype == np.int8 and shape[axis] % 2 == 0, f"Glu takes int8 [.., 2K], not {x}")
         shape[axis] //= 2
-        return (Spec(tuple(shape), self.rescale.dtype),)
+        return (TensorSpec(tuple(shape), self.rescale.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the rescaling for the largest product, 128 * 2^15."""
         form, shape = self.rescale.within(128 << 15), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
         gate = np.ascontiguousarray(self.gate, np.int32)
-        return Loop(_glu, (In(0, (-1, 2, half)), gate, form, Out(0, (-1, half))))
+        return NativeLoop(_glu, (InputRef(0, (-1, 2, half)), gate, form, OutputRef(0, (-1, half))))

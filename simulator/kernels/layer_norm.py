@@ -18,22 +18,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator._jit import inline, jit
-from simulator.fixed import Form, Rescale, apply, rsh, sat
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels.loops._common import integer, magnitude
-from simulator.native import In, Loop, Out
+from simulator._jit import jit, register_inline
+from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.loops._common import max_magnitude, require_signed_integer
+from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["LayerNorm"]
 
 
-def _roots() -> np.ndarray:
+def _make_inverse_sqrt_table() -> np.ndarray:
     """Return r for t = 0..1023 (those below 256 are not used): floor(2^19 / sqrt(t)), exactly."""
     return np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
 
 
-@inline
-def _exponent(total: Any) -> Any:
+@register_inline
+def _variance_exponent(total: Any) -> Any:
     """Return k with total / 4^k in [256, 1023] for total > 0."""
     bits = 0
     while total >> bits:
@@ -43,7 +43,7 @@ def _exponent(total: Any) -> Any:
 
 @jit
 def _layer_norm(
-    x: Array, gamma: Array, beta: Array, epsilon: int, fraction: int, roots: Array, rescale: Form, out: Array
+    x: Array, gamma: Array, beta: Array, epsilon: int, fraction: int, roots: Array, rescale: RescaleForm, out: Array
 ) -> None:
     """Normalise rows.
 
@@ -58,7 +58,7 @@ def _layer_norm(
     fraction
         Fractional bits of the normalised number, 10 or 15.
     roots
-        int64 [1024]: see `_roots`.
+        int64 [1024]: see `_make_inverse_sqrt_table`.
     rescale
         n * gamma + beta -> output.
     out
@@ -74,15 +74,15 @@ def _layer_norm(
         spread = count * squares - total * total + epsilon
         k, root = 0, roots[256]
         if spread > 0:
-            k = _exponent(spread)
+            k = _variance_exponent(spread)
             root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
         for i in range(count):
-            n = rsh((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
+            n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
             if fraction == 10:
-                acc = sat(n, 16) * gamma[i] + beta[i]
+                acc = saturate(n, 16) * gamma[i] + beta[i]
             else:
-                acc = np.int64(np.float32(sat(sat(n, 32) * gamma[i] + beta[i], 32)))
-            out[row, i] = apply(rescale, acc)
+                acc = np.int64(np.float32(saturate(saturate(n, 32) * gamma[i] + beta[i], 32)))
+            out[row, i] = apply_rescale(rescale, acc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +117,10 @@ class LayerNorm(Kernel):
         """Return the field `epsilon` for rows of `count` numbers at `scale`."""
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
         (x,) = specs
-        integer(x, "LayerNorm")
+        require_signed_integer(x, "LayerNorm")
         require(x.dtype.itemsize <= 2, f"LayerNorm takes int8 and int16, not {x}")
         count = math.prod(x.shape[len(x.shape) - self.axes :])
         require(
@@ -129,20 +129,22 @@ class LayerNorm(Kernel):
         )
         require(self.fraction in (10, 15), f"numbers are normalised to 10 or 15 bits, not {self.fraction}")
         require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
-        return (Spec(x.shape, self.rescale.dtype),)
+        return (TensorSpec(x.shape, self.rescale.dtype),)
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether axis 0 is in front of the rows."""
         return self.axes < len(specs[0].shape) and super().follows_batch(specs, batched)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the rescaling for the largest |n * gamma + beta|."""
-        count, size = len(self.gamma), magnitude(specs[0].dtype)
+        count, size = len(self.gamma), max_magnitude(specs[0].dtype)
         require(2 * count * size * 32767 < 1 << 62, f"rows of {count} numbers do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
         top = 1 << (15 if self.fraction == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
         form = self.rescale.within(min(bound, 1 << 31) if self.fraction == 15 else bound)
-        roots, epsilon, fraction = _roots(), self.epsilon, self.fraction
+        roots, epsilon, fraction = _make_inverse_sqrt_table(), self.epsilon, self.fraction
         rows = (-1, count)
-        return Loop(_layer_norm, (In(0, rows), gamma, beta, epsilon, fraction, roots, form, Out(0, rows)))
+        return NativeLoop(
+            _layer_norm, (InputRef(0, rows), gamma, beta, epsilon, fraction, roots, form, OutputRef(0, rows))
+        )

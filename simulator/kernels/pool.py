@@ -17,11 +17,18 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels.loops._common import Clipped, SlidingWindow, integer, last_image, magnitude, window_of
-from simulator.kernels.loops._move import fill
-from simulator.native import In, Loop, Out
+from simulator.fixed_point import INT32_MIN, ChainedRescale, LunaDivide, Rescale, RescaleForm, apply_rescale
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.loops._common import (
+    ClampableKernel,
+    SlidingWindow,
+    channel_last_shape,
+    make_window,
+    max_magnitude,
+    require_signed_integer,
+)
+from simulator.kernels.loops._copy import fill_flat
+from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
@@ -34,7 +41,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
     line = np.empty(columns * channels, x.dtype)  # the window's rows joined, for every column
     for n in range(samples):
         for oy in range(out_rows):
-            fill(line, lowest)
+            fill_flat(line, lowest)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -43,7 +50,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
                         line[i] = max(line[i], source[i])
             for ox in range(out_columns):
                 target = out[n, oy, ox]
-                fill(target, lowest)
+                fill_flat(target, lowest)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
@@ -53,7 +60,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
 
 
 @jit
-def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, out: Array) -> None:
+def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: RescaleForm, out: Array) -> None:
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
@@ -61,7 +68,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
     acc = np.empty(channels, zero.dtype)
     for n in range(samples):
         for oy in range(out_rows):
-            fill(line, 0)
+            fill_flat(line, 0)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -69,7 +76,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
                     for i in range(line.size):
                         line[i] += source[i]
             for ox in range(out_columns):
-                fill(acc, 0)
+                fill_flat(acc, 0)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
@@ -78,15 +85,15 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
                             acc[i] += source[i]
                 target = out[n, oy, ox]
                 for i in range(channels):
-                    target[i] = apply(rescale, acc[i])
+                    target[i] = apply_rescale(rescale, acc[i])
 
 
-def _geometry(window: SlidingWindow) -> tuple[int, ...]:
+def _window_geometry(window: SlidingWindow) -> tuple[int, ...]:
     return (*window.kernel, *window.strides, *window.pads[:2], *window.dilations)
 
 
-def _image(x: Spec, what: str) -> None:
-    integer(x, what)
+def _check_image(x: TensorSpec, what: str) -> None:
+    require_signed_integer(x, what)
     require(len(x.shape) in (3, 4), f"{what} takes [N, C, W] or [N, C, H, W], not {x}")
 
 
@@ -102,25 +109,28 @@ class MaxPool(Kernel):
 
     layout: ClassVar[str] = "nhwc"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y [N, C, *space]."""
         (x,) = specs
-        _image(x, "MaxPool")
-        return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
+        _check_image(x, "MaxPool")
+        return (TensorSpec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop for the size of x."""
-        geometry = _geometry(self._window())
+        geometry = _window_geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
         (y,) = self.infer(*specs)
-        return Loop(_max_pool, (In(0, last_image(specs[0])), geometry, lowest, Out(0, last_image(y))))
+        return NativeLoop(
+            _max_pool,
+            (InputRef(0, channel_last_shape(specs[0])), geometry, lowest, OutputRef(0, channel_last_shape(y))),
+        )
 
     def _window(self) -> SlidingWindow:
-        return window_of(self.kernel, self.strides, self.pads, self.dilations)
+        return make_window(self.kernel, self.strides, self.pads, self.dilations)
 
 
 @dataclass(frozen=True, eq=False)
-class AvgPool(Clipped):
+class AvgPool(ClampableKernel):
     """Sum of each window of x [N, C, H, W] or [N, C, W], divided by `rule`.
 
     Parameters
@@ -134,35 +144,38 @@ class AvgPool(Clipped):
     kernel: Sequence[int]
     strides: Sequence[int] | None
     pads: Sequence[int] | None
-    rule: Rescale | LunaDivide | Chain
+    rule: Rescale | LunaDivide | ChainedRescale
     ceil_mode: bool = False
     clip: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y [N, C, *space]."""
         (x,) = specs
-        _image(x, "AvgPool")
-        return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
+        _check_image(x, "AvgPool")
+        return (TensorSpec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Bound the sum by the area."""
         window = self._window()
-        bound = window.kernel[0] * window.kernel[1] * magnitude(specs[0].dtype)
+        bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
-        form, geometry = self.rule.within(bound, self.clip), _geometry(window)
+        form, geometry = self.rule.within(bound, self.clip), _window_geometry(window)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
         (y,) = self.infer(*specs)
-        return Loop(_sum_pool, (In(0, last_image(specs[0])), geometry, zero, form, Out(0, last_image(y))))
+        return NativeLoop(
+            _sum_pool,
+            (InputRef(0, channel_last_shape(specs[0])), geometry, zero, form, OutputRef(0, channel_last_shape(y))),
+        )
 
     def _window(self) -> SlidingWindow:
-        return window_of(self.kernel, self.strides, self.pads, None)
+        return make_window(self.kernel, self.strides, self.pads, None)
 
 
 def luna_average(
     kind: Literal["venus", "arcs"], area: int, q_x: int, q_o: int, bits: int = 8
-) -> Rescale | LunaDivide | Chain:
+) -> Rescale | LunaDivide | ChainedRescale:
     """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
 
     A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum by q_x - q_o into
@@ -177,7 +190,7 @@ def luna_average(
             return last
         if q_x < q_o:
             return LunaDivide(area, -1, bits, underflow=0)
-        return Chain(Rescale.from_shift(q_x - q_o, 32), last)
+        return ChainedRescale(Rescale.from_shift(q_x - q_o, 32), last)
     if venus:
         return LunaDivide((area + 128) % 256 - 128, q_o - q_x, bits, underflow=0)
     return LunaDivide(area, q_o - q_x, bits, underflow=INT32_MIN)

@@ -13,18 +13,18 @@ from typing import ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Form, Rescale, apply, narrow
-from simulator.kernel import Array, Kernel, MachineError, Run, Spec, require
-from simulator.kernels.apart import Apart
-from simulator.kernels.loops._common import integer, magnitude
-from simulator.kernels.loops._move import copied, physical, strided
-from simulator.native import In, Loop, Out
+from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, narrow_to_int32
+from simulator.kernel import Array, Kernel, RunFunction, SimulatorError, TensorSpec, require
+from simulator.kernels.loops._common import max_magnitude, require_signed_integer
+from simulator.kernels.loops._copy import make_copy, make_strided_copy, physical_shape
+from simulator.kernels.per_sample import PerSampleKernel
+from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 
 @jit
-def _place(x: Array, rescale: Form | None, first: int, out: Array) -> None:
+def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
     """Put rows x [A, S] into columns `first` and after of out [N, T]; where A is less than N, again and again."""
     size = x.shape[1]
     for row in range(out.shape[0]):
@@ -33,10 +33,10 @@ def _place(x: Array, rescale: Form | None, first: int, out: Array) -> None:
             if rescale is None:
                 target[i] = source[i]
             else:
-                target[i] = apply(rescale, source[i])
+                target[i] = apply_rescale(rescale, source[i])
 
 
-def _nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+def _do_nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
     """Place an empty tensor."""
 
 
@@ -54,43 +54,47 @@ class Concat(Kernel):
         """Joining along axis 0 mixes samples."""
         return self.axis != 0
 
-    def apart(self, rank: int) -> Apart:
+    def apart(self, rank: int) -> PerSampleKernel:
         """Join the rows of each sample."""
-        return Apart(replace(self, axis=self.axis % rank + 1))
+        return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
         require(len(specs) == len(self.rescales), f"{len(self.rescales)} rescales do not fit {len(specs)} inputs")
         rank, axis = len(specs[0].shape), self._axis(specs[0])
         dtypes = {rescale.dtype for rescale in self.rescales}
         require(len(dtypes) == 1, "the inputs of Concat are rescaled to different widths")
         for spec in specs:
-            integer(spec, "Concat")
+            require_signed_integer(spec, "Concat")
             require(len(spec.shape) == rank, f"ranks differ: {', '.join(map(str, specs))}")
         shape = [max(spec.shape[a] for spec in specs) for a in range(rank)]
         for spec in specs:
             same = all(spec.shape[a] in ((shape[a], 1) if a == 0 else (shape[a],)) for a in range(rank) if a != axis)
             require(same, f"shapes differ: {', '.join(map(str, specs))}")
         shape[axis] = sum(spec.shape[axis] for spec in specs)
-        return (Spec(tuple(shape), dtypes.pop()),)
+        return (TensorSpec(tuple(shape), dtypes.pop()),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> tuple[Run, ...]:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> tuple[RunFunction, ...]:
         """Plain copies where the rescale changes nothing."""
         axis = self._axis(specs[0])
         if channel_last and axis > 0:
             axis = len(specs[0].shape) - 1 if axis == 1 else axis - 1
-        total = math.prod(physical(self.infer(*specs)[0], channel_last)[axis:])
+        total = math.prod(physical_shape(self.infer(*specs)[0], channel_last)[axis:])
         parts, first = [], 0
         for index, (spec, rescale) in enumerate(zip(specs, self.rescales, strict=True)):
-            size = math.prod(physical(spec, channel_last)[axis:])
+            size = math.prod(physical_shape(spec, channel_last)[axis:])
             same = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
-            bound = magnitude(spec.dtype)
-            form = None if same else narrow(rescale.within(bound), bound)
-            parts.append(Loop(_place, (In(index, (-1, size)), form, first, Out(0, (-1, total)))) if size else _nothing)
+            bound = max_magnitude(spec.dtype)
+            form = None if same else narrow_to_int32(rescale.within(bound), bound)
+            parts.append(
+                NativeLoop(_copy_columns, (InputRef(index, (-1, size)), form, first, OutputRef(0, (-1, total))))
+                if size
+                else _do_nothing
+            )
             first += size
         return tuple(parts)
 
-    def _axis(self, spec: Spec) -> int:
+    def _axis(self, spec: TensorSpec) -> int:
         rank = len(spec.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")
         return self.axis % rank
@@ -109,7 +113,7 @@ class Reshape(Kernel):
 
     same_numbers: ClassVar[bool] = True
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y."""
         (x,) = specs
         batched = self.per_sample and len(x.shape) > 0
@@ -127,18 +131,18 @@ class Reshape(Kernel):
         if batched:
             require(target[:1] == [1], f"the shape {list(self.shape)} does not keep the samples of {x} apart")
             target[0] = x.shape[0]
-        return (Spec(tuple(target), x.dtype),)
+        return (TensorSpec(tuple(target), x.dtype),)
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether neither shape is a scalar's: numbers keep their order, and samples stay apart whatever their rows."""
         (x,) = specs
         if self.per_sample:
             return super().follows_batch(specs, batched)
         return bool(x.shape) and bool(self.infer(x)[0].shape)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return a copy in the same order."""
-        return copied()
+        return make_copy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,22 +156,22 @@ class Transpose(Kernel):
         """Samples stay apart while axis 0 stays first."""
         return tuple(self.perm[:1]) == (0,)
 
-    def apart(self, rank: int) -> Apart:
+    def apart(self, rank: int) -> PerSampleKernel:
         """Let the samples stay in their order."""
-        return Apart(Transpose((0, *(axis + 1 for axis in self.perm))))
+        return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y."""
         (x,) = specs
         require(sorted(self.perm) == list(range(len(x.shape))), f"{list(self.perm)} does not permute the axes of {x}")
-        return (Spec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
+        return (TensorSpec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return a copy in the order of the new axes."""
         perm = tuple(self.perm)
         shape = specs[0].shape
         steps = [math.prod(shape[axis + 1 :]) for axis in perm]
-        loop = strided(0, [shape[axis] for axis in perm], steps) if self.per_sample else None
+        loop = make_strided_copy(0, [shape[axis] for axis in perm], steps) if self.per_sample else None
         return loop or (lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm)))
 
 
@@ -177,12 +181,12 @@ class Constant(Kernel):
 
     array: np.ndarray
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map nothing -> the constant."""
         if specs:
-            raise MachineError("a constant has no inputs")
-        return (Spec(self.array.shape, self.array.dtype),)
+            raise SimulatorError("a constant has no inputs")
+        return (TensorSpec(self.array.shape, self.array.dtype),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return a copy of the array."""
         return lambda ins, outs: np.copyto(outs[0], self.array)

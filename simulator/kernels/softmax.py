@@ -28,62 +28,62 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator._jit import inline, jit
-from simulator.fixed import Form, Rescale, Rounded, apply, rsh, sat
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels.loops._common import integer
-from simulator.native import In, Loop, Out
+from simulator._jit import jit, register_inline
+from simulator.fixed_point import Rescale, RescaleForm, RoundedShift, apply_rescale, round_shift_right, saturate
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.loops._common import require_signed_integer
+from simulator.native import InputRef, NativeLoop, OutputRef
 
-__all__ = ["LogSoftmax", "Softmax", "softmax_entry"]
+__all__ = ["LogSoftmax", "Softmax", "make_input_table"]
 
 #: floor(2^29 * log2(e))
 LOG2_E = 774541002
 #: The polynomial of 2^f for -1 <= f < 0 in Q23, highest power first: a least-squares fit, rounded.
-C4, C3, C2, C1, C0 = 57364, 446161, 2008107, 5813551, 8388575
+EXP2_C4, EXP2_C3, EXP2_C2, EXP2_C1, EXP2_C0 = 57364, 446161, 2008107, 5813551, 8388575
 #: The Newton iteration's first guess is this minus the number, Q22.
-SEED = 12275712
+NEWTON_SEED = 12275712
 
-_WAYS = {"divide": 0, "fused": 1, "newton": 2}
+_DIVISION_MODES = {"divide": 0, "fused": 1, "newton": 2}
 _DIVIDE, _FUSED, _NEWTON = 0, 1, 2
 
 
-def softmax_entry(ratio: float, bits: int) -> np.ndarray:
+def make_input_table(ratio: float, bits: int) -> np.ndarray:
     """Return the Q25 value of every integer of `bits` bits whose scale is 2^25 / `ratio`; int64 [2^bits]."""
     top = 1 << (bits - 1)
     return Rescale.from_ratio(ratio, 32)(np.arange(-top, top))
 
 
-@inline
-def _power(d: Any, fused: Any) -> Any:
+@register_inline
+def _exp_q23(d: Any, fused: Any) -> Any:
     """Return e^d in Q23 for d <= 0 in Q25."""
-    t = rsh(d * LOG2_E, 31)
+    t = round_shift_right(d * LOG2_E, 31)
     whole, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
-    y = rsh(C4 * f, 23) + C3
-    y = rsh(y * f, 23) + C2
-    y = rsh(y * f, 23) + C1
+    y = round_shift_right(EXP2_C4 * f, 23) + EXP2_C3
+    y = round_shift_right(y * f, 23) + EXP2_C2
+    y = round_shift_right(y * f, 23) + EXP2_C1
     if fused:
         shift = 30 - whole
-        return rsh(((y * f) << 7) + (C0 << 30), shift) if shift < 63 else 0
-    y = rsh(y * f, 23) + C0
+        return round_shift_right(((y * f) << 7) + (EXP2_C0 << 30), shift) if shift < 63 else 0
+    y = round_shift_right(y * f, 23) + EXP2_C0
     return y << whole if whole > 0 else y >> min(-whole, 62)
 
 
-@inline
-def _newton(total: Any) -> Any:
+@register_inline
+def _newton_reciprocal(total: Any) -> Any:
     """Return 2^31 / total, about: the number scaled to [1/2, 1) in Q23, its reciprocal by two Newton steps."""
     bits = 0
     while total >> bits:
         bits += 1
     n = 32 - bits - 9
     x = total << n if n >= 0 else total >> -n
-    y = SEED - x
+    y = NEWTON_SEED - x
     for _ in range(2):
-        y += rsh(y * (2 * (0x400000 - rsh(x * y, 23))), 23)
+        y += round_shift_right(y * (2 * (0x400000 - round_shift_right(x * y, 23))), 23)
     return y << (n + 1) if n + 1 >= 0 else y >> -(n + 1)
 
 
-@inline
-def _powers(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
+@register_inline
+def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
     """Fill `d` and `e` for one row and return the saturated sum of e."""
     offset = entry.size // 2
     top = entry[np.int64(x[0]) + offset]
@@ -91,14 +91,14 @@ def _powers(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
         top = max(top, entry[np.int64(x[i]) + offset])
     total = 0
     for i in range(x.size):
-        d[i] = sat(entry[np.int64(x[i]) + offset] - top, 32)
-        e[i] = _power(d[i], fused)
+        d[i] = saturate(entry[np.int64(x[i]) + offset] - top, 32)
+        e[i] = _exp_q23(d[i], fused)
         total += e[i]
-    return sat(total, 32)
+    return saturate(total, 32)
 
 
 @jit
-def _softmax(x: Array, entry: Array, way: int, rescale: Form, out: Array) -> None:
+def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
     Parameters
@@ -116,36 +116,36 @@ def _softmax(x: Array, entry: Array, way: int, rescale: Form, out: Array) -> Non
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
-        total = _powers(x[row], entry, way == _FUSED, d, e)
+        total = _exponentiate_row(x[row], entry, way == _FUSED, d, e)
         if way == _NEWTON:
-            factor = _newton(total)
+            factor = _newton_reciprocal(total)
             for i in range(d.size):
-                out[row, i] = apply(rescale, sat(rsh(factor * e[i], 31), 32))
+                out[row, i] = apply_rescale(rescale, saturate(round_shift_right(factor * e[i], 31), 32))
         else:
             factor = 2 * ((1 << 52) // total)
             for i in range(d.size):
-                out[row, i] = apply(rescale, rsh(factor * e[i], 38))
+                out[row, i] = apply_rescale(rescale, round_shift_right(factor * e[i], 38))
 
 
 @jit
-def _log_softmax(x: Array, entry: Array, fused: bool, logs: Array, rescale: Form, out: Array) -> None:
+def _log_softmax(x: Array, entry: Array, fused: bool, logs: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
 
     fused : as the way "fused". logs : int64 [512], ln of 512/512 to 1023/512 in Q16. The rest as for `_softmax`.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
-        total = _powers(x[row], entry, fused, d, e)
+        total = _exponentiate_row(x[row], entry, fused, d, e)
         bits = 0
         while total >> bits:
             bits += 1
-        log = (bits - 24) * 45426 + logs[_floor(total, bits - 10) - 512]
+        log = (bits - 24) * 45426 + logs[_shift_right_floor(total, bits - 10) - 512]
         for i in range(d.size):
-            out[row, i] = apply(rescale, rsh((d[i] >> 9) - log, 1))
+            out[row, i] = apply_rescale(rescale, round_shift_right((d[i] >> 9) - log, 1))
 
 
-@inline
-def _floor(v: Any, s: Any) -> Any:
+@register_inline
+def _shift_right_floor(v: Any, s: Any) -> Any:
     """Return `v` shifted right by `s` bits, rounded down; a negative `s` shifts left."""
     return v >> s if s >= 0 else v << -s
 
@@ -157,7 +157,7 @@ class _RowKernel(Kernel):
     Parameters
     ----------
     entry
-        int64 [256] or [65536]: the Q25 value of every input integer, within int32; see `softmax_entry`.
+        int64 [256] or [65536]: the Q25 value of every input integer, within int32; see `make_input_table`.
     rescale
         Q15 -> output.
     axis
@@ -169,34 +169,34 @@ class _RowKernel(Kernel):
     """
 
     entry: np.ndarray
-    rescale: Rescale | Rounded
+    rescale: Rescale | RoundedShift
     axis: int = -1
     way: str = "divide"
     alone: bool = False
 
     layout: ClassVar[str] = "plain"
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
         (x,) = specs
-        integer(x, type(self).__name__)
+        require_signed_integer(x, type(self).__name__)
         rank = len(x.shape)
         narrow = x.dtype.itemsize <= 2 and self.entry.shape == (1 << (8 * x.dtype.itemsize),)
         require(narrow, f"{self.entry.size} entries do not fit {x}")
         require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
-        require(self.way in _WAYS, f"no such way: {self.way}")
-        return (Spec(x.shape, self.rescale.dtype),)
+        require(self.way in _DIVISION_MODES, f"no such way: {self.way}")
+        return (TensorSpec(x.shape, self.rescale.dtype),)
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether axis 0 is in front of the rows."""
         return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().follows_batch(specs, batched)
 
-    def _by_rows(self, spec: Spec, function: Any, *constants: Any) -> Run:
+    def _by_rows(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
         """Return a run of `function(x [R, T], *constants, out [R, T])`."""
         rank = len(spec.shape)
         if not self.alone or self.axis % rank == rank - 1:
             shape = (-1, math.prod(spec.shape[self.axis % rank :]))
-            return Loop(function, (In(0, shape), *constants, Out(0, shape)))
+            return NativeLoop(function, (InputRef(0, shape), *constants, OutputRef(0, shape)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             turned = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
@@ -212,9 +212,9 @@ class _RowKernel(Kernel):
 class Softmax(_RowKernel):
     """Softmax of each row: exponentials divided by their sum."""
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows."""
-        form, way = self.rescale.within(1 << 31), _WAYS[self.way]
+        form, way = self.rescale.within(1 << 31), _DIVISION_MODES[self.way]
         entry = np.ascontiguousarray(self.entry, np.int64)
         return self._by_rows(specs[0], _softmax, entry, way, form)
 
@@ -223,7 +223,7 @@ class Softmax(_RowKernel):
 class LogSoftmax(_RowKernel):
     """Logarithm of the softmax of each row: differences to the logarithm of the sum of exponentials."""
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows, with its table of logarithms."""
         require(self.way != "newton", "log-softmax has no division")
         form, fused = self.rescale.within(1 << 31), self.way == "fused"

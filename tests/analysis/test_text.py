@@ -1,9 +1,9 @@
 """Tables as text."""
 
-from lingeronnx.analysis.text import framed
+from lingeronnx.analysis.text import format_table
 
 
 def test_columns_are_as_wide_as_their_longest_cell():
-    assert framed(("a", "long"), [("cell", "x")]) == (
+    assert format_table(("a", "long"), [("cell", "x")]) == (
         "+------+------+\n| a    | long |\n+------+------+\n| cell | x    |\n+------+------+\n"
     )

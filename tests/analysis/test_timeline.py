@@ -91,8 +91,13 @@ def test_parts_of_a_program_follow_each_other(tmp_path):
     graph = lo.quantize(model, samples(), platform="arcs", effort="fast").graph
     lanes = check_format(lo.trace(graph).to_dict())
     marks = [name for _, _, name in lanes["host"]]
-    assert marks == ["chip1: 1 inputs to integers", "chip1: 1 outputs from integers", "host1: Erf",
-                     "chip2: 1 inputs to integers", "chip2: 1 outputs from integers"]  # fmt: skip
+    assert marks == [
+        "chip1: 1 inputs to integers",
+        "chip1: 1 outputs from integers",
+        "host1: Erf",
+        "chip2: 1 inputs to integers",
+        "chip2: 1 outputs from integers",
+    ]
     assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(lo.latency(graph).total, abs=STEP)
 
 

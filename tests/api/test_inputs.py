@@ -10,7 +10,7 @@ from lingeronnx.api import check, quantize
 from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import batch_axes, tell_batch_axes
+from lingeronnx.graph.batch_axes import infer_batch_axes, set_batch_axes
 from lingeronnx.graph.fixed_inputs import fix_inputs
 from lingeronnx.run.data import Data, InputSpec
 from lingeronnx.run.session import Session
@@ -45,20 +45,20 @@ AXES = {
 def test_axes(name):
     """The axis that counts the samples follows from the names and sizes of the file."""
     shapes, want = AXES[name]
-    assert batch_axes(shaped(**shapes)) == want
+    assert infer_batch_axes(shaped(**shapes)) == want
 
 
 def test_told_axes():
     """What the user says wins, and leaves what is found for the other inputs."""
     model = shaped(x=[1, 3], h=[2, 1, 4], c=[1, 1, 5])
-    tell_batch_axes(model, {"c": 1})
-    assert batch_axes(model) == {"h": 1, "c": 1}
-    tell_batch_axes(model, {"h": None, "c": 0})
-    assert batch_axes(model) == {"h": None}
+    set_batch_axes(model, {"c": 1})
+    assert infer_batch_axes(model) == {"h": 1, "c": 1}
+    set_batch_axes(model, {"h": None, "c": 0})
+    assert infer_batch_axes(model) == {"h": None}
     with pytest.raises(ConfigError, match="the model has no such input; did you mean 'h'"):
-        tell_batch_axes(model, {"hh": 1})
+        set_batch_axes(model, {"hh": 1})
     with pytest.raises(ConfigError, match="batch axis 3 of 'h': the input has 3 axes; give 0 to 2"):
-        tell_batch_axes(model, {"h": 3})
+        set_batch_axes(model, {"h": 3})
 
 
 def test_input_without_samples():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from lingeronnx.json_values import plain
+from lingeronnx.json_values import to_json_value
 
 
 class Color(Enum):
@@ -22,10 +22,10 @@ class Row:
 
 def test_values_are_told_in_types_of_json():
     value = {1: (math.nan, "a", None, True, 3), "row": Row(Color.RED, Path("a/b"), math.inf)}
-    found = plain(value)
+    found = to_json_value(value)
     assert found == {"1": [None, "a", None, True, 3], "row": {"color": "red", "file": "a/b", "level": None}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_every_text_is_told_in_one_way():
-    assert plain({"a": ["b", Path("c")]}, str.upper) == {"A": ["B", "C"]}
+    assert to_json_value({"a": ["b", Path("c")]}, str.upper) == {"A": ["B", "C"]}

@@ -55,10 +55,10 @@ def test_what_is_no_model_is_refused(call, tmp_path) -> None:
 
 def test_a_graph_to_be_changed_is_copied_where_others_hold_it(quantized, tmp_path) -> None:
     held = quantized.graph
-    before = ir.digest(held)
-    assert ir.own(quantized) is not held
-    assert ir.own(held) is not held
-    assert ir.opened(quantized) is held
+    before = ir.compute_digest(held)
+    assert ir.as_owned_model(quantized) is not held
+    assert ir.as_owned_model(held) is not held
+    assert ir.as_model(quantized) is held
     with pytest.raises(lo.ModelError, match="quantized already"):
         lo.quantize(quantized, X)
-    assert ir.digest(held) == before
+    assert ir.compute_digest(held) == before

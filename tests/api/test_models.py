@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 PAGE = (MODELS / "README.md").read_text()
@@ -26,7 +26,7 @@ def test_every_file_is_on_the_page():
         assert path.stat().st_size < 300_000
 
 
-@pytest.mark.parametrize("name", first(1, SEQUENCES))
+@pytest.mark.parametrize("name", mark_rest_slow(1, SEQUENCES))
 def test_sequence_models(name):
     """Float accuracy as claimed; all products in integers; at most a point lost."""
     path = MODELS / f"{name}.onnx"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.number_words import decibel_text, number_text, points
+from lingeronnx.number_format import difference_unit, format_decibels, format_value
 from lingeronnx.report_page import report
 from tests.nets import plain, samples
 
@@ -25,12 +25,12 @@ from tests.nets import plain, samples
     ],
 )
 def test_a_value_in_words(value: float, unit: str, text: str) -> None:
-    assert number_text(value, unit) == text
+    assert format_value(value, unit) == text
 
 
 def test_a_difference_of_percents_is_in_points() -> None:
-    assert points("%") == "points"
-    assert points("dB") == "dB"
+    assert difference_unit("%") == "points"
+    assert difference_unit("dB") == "dB"
 
 
 def test_the_page_words_an_exact_output_as_the_terminal_does(tmp_path) -> None:
@@ -40,7 +40,7 @@ def test_the_page_words_an_exact_output_as_the_terminal_does(tmp_path) -> None:
     (name,) = made.report.outputs
     seen = {name: {"sqnr": math.inf, "cosine": 1.0}}
     made = replace(made, report=replace(made.report, outputs=seen))
-    assert decibel_text(math.inf) in made.report.fidelity_text(name)
+    assert format_decibels(math.inf) in made.report.fidelity_text(name)
     report(model, made, data, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert made.report.fidelity_text(name) in text

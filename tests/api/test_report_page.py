@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx.cli import main
-from lingeronnx.graph import onnxfile
-from lingeronnx.pages.document import plain
-from lingeronnx.pages.parts import text as shown
+from lingeronnx.graph import onnx_file
+from lingeronnx.pages.components import escape_text as shown
+from lingeronnx.pages.document import to_json_value
 from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained
 
@@ -40,8 +40,8 @@ def test_it_says_what_the_results_say(files, tmp_path):
     text, body = (tmp_path / "report.html").read_text(), json.loads((tmp_path / "report.json").read_text())
     assert self_contained(text)
     assert list(body) == ["advice", "quantize", "check", "compare"]
-    assert data(text, "quantize") == body["quantize"] == json.loads(json.dumps(plain(bad.report.to_dict())))
-    assert data(text, "check") == body["check"] == json.loads(json.dumps(plain(lo.check(bad.graph).to_dict())))
+    assert data(text, "quantize") == body["quantize"] == json.loads(json.dumps(to_json_value(bad.report.to_dict())))
+    assert data(text, "check") == body["check"] == json.loads(json.dumps(to_json_value(lo.check(bad.graph).to_dict())))
     found = lo.compare(home / "m.onnx", bad, home / "d.npz")
     assert body["compare"]["findings"] == [finding.to_dict() for finding in found.findings]
     assert body["compare"]["outputs"] == pytest.approx(found.outputs, rel=1e-5)
@@ -56,14 +56,14 @@ def test_it_says_what_the_results_say(files, tmp_path):
 def test_each_file_is_opened_once(files, tmp_path, monkeypatch):
     """For its own look, for check and for compare; the page still names both files, and judges the file itself."""
     home, _ = files
-    opened, read = [], onnxfile.read
-    monkeypatch.setattr(onnxfile, "read", lambda path: opened.append(path.name) or read(path))
+    opened, read = [], onnx_file.read_model
+    monkeypatch.setattr(onnx_file, "read_model", lambda path: opened.append(path.name) or read(path))
     lo.report(home / "m.onnx", home / "q.onnx", home / "d.npz", tmp_path, limit=8)
     assert sorted(opened) == ["m.onnx", "q.onnx"]
     body = json.loads((tmp_path / "report.json").read_text())
     assert body["compare"]["names"] == ["m.onnx", "q.onnx"]
     monkeypatch.undo()
-    assert body["check"] == json.loads(json.dumps(plain(lo.check(home / "q.onnx").to_dict())))
+    assert body["check"] == json.loads(json.dumps(to_json_value(lo.check(home / "q.onnx").to_dict())))
 
 
 def test_the_command(files, tmp_path):
@@ -71,8 +71,20 @@ def test_the_command(files, tmp_path):
     home, _ = files
     (tmp_path / "s").mkdir()
     lo.sensitivity(home / "m.onnx", home / "d.npz", folder=tmp_path / "s", limit=8)
-    done = run("report", home / "m.onnx", home / "q.onnx", "--data", home / "d.npz", "--limit", 8, "-o", tmp_path / "r",
-               "--sensitivity", tmp_path / "s", "--json")  # fmt: skip
+    done = run(
+        "report",
+        home / "m.onnx",
+        home / "q.onnx",
+        "--data",
+        home / "d.npz",
+        "--limit",
+        8,
+        "-o",
+        tmp_path / "r",
+        "--sensitivity",
+        tmp_path / "s",
+        "--json",
+    )
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "r").iterdir()} == {"report.html", "report.json"}
     assert [name.rpartition("/")[2] for name in json.loads(done.stdout)["written"]] == ["report.html", "report.json"]

@@ -11,14 +11,14 @@ from lingeronnx.analysis.profile.profile_file import load_profile
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
-from lingeronnx.run import compiled
-from lingeronnx.schemas.files import schema_of
+from lingeronnx.run import compiled_host
+from lingeronnx.schemas.json_schemas import make_json_schema
 from tests.api.public import FILE, public
 from tests.each import check_each
 from tests.nets import Net
 
 PROMISED = json.loads(FILE.read_text())
-KINDS = (files.REPORT, files.DEPLOYED, files.JOURNAL)
+KINDS = (files.REPORT_VERSION, files.DEPLOYMENT_VERSION, files.JOURNAL_VERSION)
 
 
 def test_promised_names_exist():
@@ -74,9 +74,9 @@ def test_a_graph_of_a_later_version_is_refused(tmp_path):
 def test_a_deployed_folder_of_a_later_version_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text('{"lingeronnx_deploy": 2, "program": {"parts": []}}')
     with pytest.raises(ConfigError, match="manifest.json has lingeronnx_deploy 2"):
-        compiled._described(tmp_path)
+        compiled_host._load_manifest_parts(tmp_path)
     (tmp_path / "manifest.json").write_text('{"program": {"parts": []}}')
-    assert compiled._described(tmp_path) == []
+    assert compiled_host._load_manifest_parts(tmp_path) == []
 
 
 def test_what_is_written_has_its_version(tmp_path):
@@ -88,13 +88,13 @@ def test_what_is_written_has_its_version(tmp_path):
     np.savez(tmp_path / "x.npz", x=samples)
     done = CliRunner().invoke(cli.main, words.split())
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["lingeronnx_report"] == files.REPORT.newest
+    assert json.loads(done.stdout)["lingeronnx_report"] == files.REPORT_VERSION.newest
     first = (tmp_path / "net_quant_search.jsonl").read_text().splitlines()[0]
-    assert json.loads(first)["lingeronnx_journal"] == files.JOURNAL.newest
+    assert json.loads(first)["lingeronnx_journal"] == files.JOURNAL_VERSION.newest
     words = f"deploy {tmp_path}/net_quant.onnx --input {tmp_path}/x.npz -o {tmp_path}/board"
     assert CliRunner().invoke(cli.main, words.split()).exit_code == 0
     manifest = json.loads((tmp_path / "board" / "manifest.json").read_text())
-    assert manifest["lingeronnx_deploy"] == files.DEPLOYED.newest
+    assert manifest["lingeronnx_deploy"] == files.DEPLOYMENT_VERSION.newest
 
 
 def test_a_profile_of_a_later_version_is_refused(tmp_path):
@@ -105,4 +105,4 @@ def test_a_profile_of_a_later_version_is_refused(tmp_path):
 
 
 def test_schemas_name_the_versions():
-    assert schema_of("report")["properties"][files.REPORT.key]["enum"] == [files.REPORT.newest]
+    assert make_json_schema("report")["properties"][files.REPORT_VERSION.key]["enum"] == [files.REPORT_VERSION.newest]

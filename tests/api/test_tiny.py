@@ -7,7 +7,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 
 pytestmark = pytest.mark.smoke
 
@@ -99,7 +99,7 @@ def test_the_oracle_can_fail():
     assert any(not np.array_equal(right[name], wrong[name]) for name in right)
 
 
-@pytest.mark.parametrize("platform", first(1, ("venus", "generic")))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, ("venus", "generic")))
 def test_accuracy_is_kept(platform):
     """Each small net keeps its signal."""
     for net in nets.NETS:

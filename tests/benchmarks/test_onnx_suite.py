@@ -11,11 +11,21 @@ from lingeronnx.targets.luna import VENUS
 
 _FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "scan_onnx_suite.py"
 _SAMPLE = (
-    "test_add", "test_averagepool_2d_default", "test_basic_conv_with_padding", "test_concat_3d_axis_1",
-    "test_hannwindow", "test_layer_normalization_3d_axis2_epsilon", "test_maxpool_2d_default", "test_nonzero_example",
-    "test_relu", "test_resize_upsample_scales_linear", "test_sequence_insert_at_back", "test_string_concat",
-    "test_transpose_default", "test_upsample_nearest",
-)  # fmt: skip
+    "test_add",
+    "test_averagepool_2d_default",
+    "test_basic_conv_with_padding",
+    "test_concat_3d_axis_1",
+    "test_hannwindow",
+    "test_layer_normalization_3d_axis2_epsilon",
+    "test_maxpool_2d_default",
+    "test_nonzero_example",
+    "test_relu",
+    "test_resize_upsample_scales_linear",
+    "test_sequence_insert_at_back",
+    "test_string_concat",
+    "test_transpose_default",
+    "test_upsample_nearest",
+)
 
 
 def scanner():

@@ -36,10 +36,15 @@ def peers():
         ("a = Neg (x)  b = Softmax (a)  y = Identity (b)", False),  # no Softmax at the end: the output itself
         ("a = Neg (x)  y = Softmax (a)", True),
         (f"a = Neg (x)  {PAIR.format('a')}  y = Softmax (a_d)", True),
-        ((f"a = Neg (x)  {PAIR.format('a')}  c = Softmax (a_d)  d = QuantizeLinear (c, s, z)"
-         "  y = DequantizeLinear (d, s, z)"), True),
+        (
+            (
+                f"a = Neg (x)  {PAIR.format('a')}  c = Softmax (a_d)  d = QuantizeLinear (c, s, z)"
+                "  y = DequantizeLinear (d, s, z)"
+            ),
+            True,
+        ),
     ),
-)  # fmt: skip
+)
 def test_the_tensor_before_the_softmax(peers, tmp_path, body, softmax):
     """It carries the wished name, also where the file uses that for something else, and has the tool's rounding."""
     model = onnx.parser.parse_model(f"{HEAD} {{ {body} }}")
@@ -60,19 +65,19 @@ def test_tables_keep_the_families_apart(peers):
         {"case": "ad", "title": "A", "power": True, "why": "not done after 9 s"},
         {"case": "kws", "title": "B", "power": False, "sqnr": 30.0, "top1": 90.0},
     ]
-    assert peers.table(lines, True).splitlines() == [
+    assert peers.format_table(lines, True).splitlines() == [
         "| quantizer | kws | ad |",
         "|---|---|---|",
         "| A | 20.0 dB | - (not done after 9 s) |",
     ]
-    assert peers.table(lines, False).splitlines()[-1] == "| B | 90.00 %, 30.0 dB |"
+    assert peers.format_table(lines, False).splitlines()[-1] == "| B | 90.00 %, 30.0 dB |"
 
 
 def test_an_environment_that_cannot_be_made_is_told(peers, tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "ROOM", 1 << 60)
+    monkeypatch.setattr(peers, "MAX_MEMORY_BYTES", 1 << 60)
     with pytest.raises(OSError, match="GiB free"):
         peers.environment("onnxruntime", tmp_path / "home", sys.executable)
-    monkeypatch.setattr(peers, "ROOM", 0)
+    monkeypatch.setattr(peers, "MAX_MEMORY_BYTES", 0)
     with pytest.raises((OSError, subprocess.CalledProcessError)):
         peers.environment("onnxruntime", tmp_path / "home", str(tmp_path / "no-python"))
 
@@ -83,4 +88,4 @@ def test_every_peer_has_a_pinned_list_and_a_script(peers):
         assert pinned
         assert all("==" in line for line in pinned)
         assert (peers.HERE / f"run_{peer}.py").exists()
-    assert {way.peer for way in peers.WAYS} == {"ours", *peers.PACKAGES}
+    assert {way.peer for way in peers.METHODS} == {"ours", *peers.PACKAGES}

@@ -11,15 +11,24 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.speed import machine, simulating, timing
-from benchmarks.speed.nets import ROOT, nets, of_file, random_feed
-from benchmarks.speed.page import Cost, Figures, First, Speed, line, markdown, slower, speed_cells
-from benchmarks.speed.quantizing import measure
-from benchmarks.speed.simulating import Peak
-from benchmarks.speed.timing import Ratio, interleaved, ratio
+from benchmarks.speed import machine, simulator_speed, timing
+from benchmarks.speed.nets import ROOT, iterate_nets, iterate_nets_of_file, random_feed
+from benchmarks.speed.page import (
+    ColdStartRow,
+    Figures,
+    QuantizeCostRow,
+    SpeedRow,
+    find_regressions,
+    format_page,
+    format_table_row,
+    speed_cells,
+)
+from benchmarks.speed.quantize_cost import measure_command
+from benchmarks.speed.simulator_speed import Peak
+from benchmarks.speed.timing import Ratio, compute_ratio, measure_interleaved
 from models.random_nets import mobilenet_v2, resnet
 from simulator import _llvm
-from simulator.rows import ROWS
+from simulator.instruction_sets import INSTRUCTION_SETS
 
 MACHINE = {"command": "make bench", "cpu": "a processor", "row": "avx2", "date": "2026-01-02", "versions": "numpy 2"}
 
@@ -27,13 +36,18 @@ MACHINE = {"command": "make bench", "cpu": "a processor", "row": "avx2", "date":
 def speed(median=0.5, title="net", batch=64):
     """Return a line with a ratio to float32; u8s8 could not run."""
     ratios = {"float32": Ratio(median, median - 0.1, median + 0.1), "u8s8": "no such node", "s8s8": Ratio(1, 1, 1)}
-    return Speed(title, "venus", batch, 1, {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5}, ratios, 0.125)
+    return SpeedRow(title, "venus", batch, 1, {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5}, ratios, 0.125)
 
 
 def figures(*speeds, cost=3.0, **machine):
     """Return the figures of a run."""
-    costs = [Cost("net", 64, "lingeronnx", 2, 3, 100, cost), Cost("net", 64, "MinMax", 1, 1, 50, 1.0)]
-    return Figures({**MACHINE, **machine}, speeds, costs, [First("demo", "first", 9, 8, 20, 10)], ["1 thread: much"])
+    costs = [
+        QuantizeCostRow("net", 64, "lingeronnx", 2, 3, 100, cost),
+        QuantizeCostRow("net", 64, "MinMax", 1, 1, 50, 1.0),
+    ]
+    return Figures(
+        {**MACHINE, **machine}, speeds, costs, [ColdStartRow("demo", "first", 9, 8, 20, 10)], ["1 thread: much"]
+    )
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -50,7 +64,7 @@ def test_engines_run_in_turn():
 
         return run
 
-    found = interleaved({"a": engine("a", 1.0), "b": engine("b", 0.25)}, 2, 0.5, lambda: now[0])
+    found = measure_interleaved({"a": engine("a", 1.0), "b": engine("b", 0.25)}, 2, 0.5, lambda: now[0])
     assert calls == ["a", "b", "a", "b", "b", "a", "b", "b"]
     assert found == {"a": [1.0, 1.0], "b": [0.25, 0.25]}
 
@@ -67,7 +81,7 @@ def test_an_engine_begins_when_other_threads_rest(monkeypatch, shares, steps):
         slept.append(seconds)
 
     monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=lambda: now[0], sleep=sleep))
-    timing.settle(step=0.5, at_most=10.0)
+    timing.wait_until_idle(step=0.5, at_most=10.0)
     assert slept == [0.5] * steps
 
 
@@ -80,17 +94,19 @@ def test_more_threads_are_measured_alone(monkeypatch):
         built.append((graph, os.environ["LINGERONNX_THREADS"]))
         return {"simulator": lambda feed: None}
 
-    monkeypatch.setattr(simulating, "calls", engines)
+    monkeypatch.setattr(simulator_speed, "make_calls", engines)
     monkeypatch.setattr(
-        simulating, "interleaved", lambda runs, rounds, at_least: {name: [took[name]] * rounds for name in runs}
+        simulator_speed,
+        "measure_interleaved",
+        lambda runs, rounds, at_least: {name: [took[name]] * rounds for name in runs},
     )
-    assert simulating.gain("graph", {}, 2, 3, 0.1) == Ratio(1.5, 1.5, 1.5)
+    assert simulator_speed.measure_thread_speedup("graph", {}, 2, 3, 0.1) == Ratio(1.5, 1.5, 1.5)
     assert built == [("graph", "1"), ("graph", "2")]
 
 
 def test_a_ratio_is_that_of_each_round():
     """Law: a disturbed round disturbs both; the median of the quotients, not the quotient of the medians."""
-    assert ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0]) == Ratio(0.5, 0.5, 1.0)
+    assert compute_ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0]) == Ratio(0.5, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("macs, moved, seconds", ((200, 10, 2.0), (200, 50, 5.0), (0, 10, 1.0)))
@@ -110,13 +126,13 @@ def test_a_line_of_the_table():
     assert cells[4:9] == ["1234", "20.2", "-", "0.5", "0.125"]
     assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)", "-"]
     assert speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))[12] == "1.75 (1.50-2.00)"
-    assert line(cells[:2]) == "| net | venus |"
+    assert format_table_row(cells[:2]) == "| net | venus |"
 
 
 def test_the_page_has_well_formed_tables():
     """Law: as many cells in every line as in its head, and the machine, the bound and reasons are told."""
-    rows = [f"| avx2 {line(speed_cells(speed()))}"]
-    page = markdown(replace(figures(speed()), why_not={"net, u8s8": "no such node"}, rows=rows))
+    rows = [f"| avx2 {format_table_row(speed_cells(speed()))}"]
+    page = format_page(replace(figures(speed()), why_not={"net, u8s8": "no such node"}, rows=rows))
     tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
     assert [len(table.splitlines()) for table in tables] == [3, 3, 4, 3]
     for table in tables:
@@ -138,20 +154,22 @@ def test_what_became_slower_is_told():
     """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only one run has."""
     before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).kept()))
     now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).kept()
-    assert slower(before, now) == [
+    assert find_regressions(before, now) == [
         "slower than at the last commit: net, venus, batch 64, 1 thread(s): 0.56, was 0.50",
         "slower than at the last commit: net, lingeronnx, 64 samples: 3.40, was 3.00",
     ]
-    assert slower(before, before) == ["none of 3 ratios is worse than at the last commit by more than a tenth"]
+    assert find_regressions(before, before) == [
+        "none of 3 ratios is worse than at the last commit by more than a tenth"
+    ]
 
 
 @pytest.mark.parametrize("what, other", (("cpu", "another"), ("row", "portable")))
 def test_other_machines_are_not_compared(what, other):
     """Law: another processor or row of instructions gives no verdict, and says so."""
-    (told,) = slower(figures(speed(0.1)).kept(), figures(speed(9.0), **{what: other}).kept())
+    (told,) = find_regressions(figures(speed(0.1)).kept(), figures(speed(9.0), **{what: other}).kept())
     assert told.startswith("not compared")
     assert other in told
-    assert slower(None, figures().kept()) == ["nothing to compare with: the last commit has no figures"]
+    assert find_regressions(None, figures().kept()) == ["nothing to compare with: the last commit has no figures"]
 
 
 # --- nets and machine -----------------------------------------------------------------------------
@@ -176,28 +194,31 @@ def test_random_nets_are_sound(model, convolutions, parameters):
 
 def test_the_models_of_this_repository_are_always_measured():
     """For a quick look they and two with random weights; what has another form on generic is measured there too."""
-    titles = [net.title for net in nets(quick=True)]
+    titles = [net.title for net in iterate_nets(quick=True)]
     assert titles[:5] == ["digits_attention", "digits_cnn", "digits_gru", "digits_lstm", "shapes_detector"]
     assert len(titles) == 7
     found = {
-        name: [net.platform for net in of_file(ROOT / "models" / f"digits_{name}.onnx")] for name in ("cnn", "gru")
+        name: [net.platform for net in iterate_nets_of_file(ROOT / "models" / f"digits_{name}.onnx")]
+        for name in ("cnn", "gru")
     }
     assert found == {"cnn": ["venus"], "gru": ["venus", "generic"]}
 
 
 def test_samples_fit_the_model():
     """One sample with open sizes as 1, and a batch of equal ones."""
-    (net,) = of_file(ROOT / "models" / "digits_cnn.onnx")
+    (net,) = iterate_nets_of_file(ROOT / "models" / "digits_cnn.onnx")
     assert net.batches == (1, 64)
     assert {k: v.shape for k, v in net.sample(1).items()} == {"input": (1, 1, 8, 8)}
     assert net.sample(64)["input"].shape == (64, 1, 8, 8)
     assert np.array_equal(random_feed(net.model)["input"][0], net.sample(64)["input"][63])
 
 
-@pytest.mark.parametrize("target", [row for row in ROWS if row.bytes in row.dots], ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    "target", [row for row in INSTRUCTION_SETS if row.bytes in row.dots], ids=lambda target: target.name
+)
 def test_the_peak_is_that_of_the_instruction(target):
     """The loop holds as many dot instructions as it has sums, and nothing takes them out."""
-    assembly = _llvm.assembly(machine._loop(target), target.triple, target.features)
+    assembly = _llvm.emit_assembly(machine._loop(target), target.triple, target.features)
     names = {"quads": "vpdpbusd", "pairs": "vpmaddwd", "signed": "sdot"}
     assert len(re.findall(rf"\b{names[target.bytes]}\b", assembly)) == machine._SUMS
 
@@ -206,9 +227,9 @@ def test_memory_is_that_of_the_measured_process():
     """Law: what this process holds does not count; another one's memory does, and its failure ends the run."""
     held = np.ones(1 << 28, np.uint8)
     small, large = ([sys.executable, "-c", f"x = b'x' * {size}"] for size in (1, 1 << 27))
-    _, cpu, peak = measure(small)
+    _, cpu, peak = measure_command(small)
     assert cpu > 0
     assert peak < 100 < 268 < held.nbytes / 1e6 + 1
-    assert measure(large)[2] > 134
+    assert measure_command(large)[2] > 134
     with pytest.raises(SystemExit, match="failed:\n.*no such thing"):
-        measure([sys.executable, "-c", "raise SystemExit('no such thing')"])
+        measure_command([sys.executable, "-c", "raise SystemExit('no such thing')"])

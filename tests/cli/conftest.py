@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from lingeronnx import api
-from tests.cli.helpers import TINY, Here, samples, write_model
+from tests.cli.helpers import TINY, CommandFolder, samples, write_model
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandFolder:
     """A current folder with tiny.onnx, calib.npz and test.npz (labels: what the float model says)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -21,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     np.savez(tmp_path / "calib.npz", x=samples())
     labels = np.argmax(api.simulate("tiny.onnx", {"x": samples()}).arrays["y"], axis=1)
     np.savez(tmp_path / "test.npz", x=samples(), labels=labels)
-    return Here(tmp_path)
+    return CommandFolder(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def tiny_quant(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def quant(here: Here, tiny_quant: Path) -> Here:
+def quant(here: CommandFolder, tiny_quant: Path) -> CommandFolder:
     """The same folder with tiny_quant.onnx in it."""
     shutil.copy(tiny_quant, here.folder / "tiny_quant.onnx")
     return here

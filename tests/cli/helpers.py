@@ -56,7 +56,7 @@ def samples(count: int = 20) -> np.ndarray:
     return np.random.default_rng(3).integers(-16, 17, (count, 2, 4, 4)).astype(np.float32) / 16
 
 
-class Here:
+class CommandFolder:
     """A folder of its own to run commands in."""
 
     def __init__(self, folder: Path) -> None:

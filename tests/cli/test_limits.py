@@ -5,8 +5,20 @@ import re
 
 def test_the_command_says_widths_flash_and_time(here):
     """Files through the command: a limit that is kept, one that nothing reaches, and one of time."""
-    words = ("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast",
-             "--weight-bits", "auto", "--clock", "100")  # fmt: skip
+    words = (
+        "quantize",
+        "tiny.onnx",
+        "--calib",
+        "calib.npz",
+        "--platform",
+        "arcs",
+        "--effort",
+        "fast",
+        "--weight-bits",
+        "auto",
+        "--clock",
+        "100",
+    )
     ends = here.json(*words, "--max-flash", "100000")["search"]["trials"]
     least, most = sorted(trial["flash"] for trial in ends)
     assert least < most

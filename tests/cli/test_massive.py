@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from tests.cli.helpers import Here
+from tests.cli.helpers import CommandFolder
 from tests.nets import Net
 
 _TOKENS, _WIDTH, _HUGE = 8, 32, 400.0
@@ -42,13 +42,13 @@ def _data() -> np.ndarray:
 
 
 @pytest.fixture
-def folder(here: Here) -> Here:
+def folder(here: CommandFolder) -> CommandFolder:
     onnx.save(_block(_HUGE), here.folder / "huge.onnx")
     np.savez(here.folder / "tokens.npz", x=_data())
     return here
 
 
-def test_pasting_what_the_report_says_gives_the_others_back(folder: Here) -> None:
+def test_pasting_what_the_report_says_gives_the_others_back(folder: CommandFolder) -> None:
     call = ("quantize", "huge.onnx", "--calib", "tokens.npz", "--platform", "generic", "--effort", "fast")
     first = folder.json(*call)
     assert first["outputs"]["y"]["sqnr"] < 15

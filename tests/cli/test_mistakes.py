@@ -14,11 +14,11 @@ from click.testing import Result
 from lingeronnx import api
 from lingeronnx.errors import InternalError
 from lingeronnx.run import dump
-from tests.cli.helpers import GAP, Here, samples, write_model
+from tests.cli.helpers import GAP, CommandFolder, samples, write_model
 from tests.each import check_each
 
 
-def fails(here: Here, code: int, words: str, *args: object) -> Result:
+def fails(here: CommandFolder, code: int, words: str, *args: object) -> Result:
     """Run a command that must fail with `words` and leave every file as it was; a bug's archive is the only new one."""
     before = here.files()
     result = here(*args)
@@ -131,13 +131,13 @@ USAGE_ERRORS = (
 )
 
 
-def check_mistake(here: Here, args: tuple[str, ...], words: str) -> None:
+def check_mistake(here: CommandFolder, args: tuple[str, ...], words: str) -> None:
     """Check that a mistake is told in one line and leaves no file, with and without --json."""
     fails(here, 1, words, *args)
     fails(here, 1, words, *args, "--json")
 
 
-def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: Here) -> None:
+def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: CommandFolder) -> None:
     write_bad_files(here.folder)
     check_each(partial(check_mistake, here), EARLY_MISTAKES)
 
@@ -146,17 +146,19 @@ def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: Her
 @pytest.mark.parametrize(
     "args, words", LATE_MISTAKES, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None
 )
-def test_mistakes_found_late_get_one_line_and_leave_no_file(here: Here, args: tuple[str, ...], words: str) -> None:
+def test_mistakes_found_late_get_one_line_and_leave_no_file(
+    here: CommandFolder, args: tuple[str, ...], words: str
+) -> None:
     write_bad_files(here.folder)
     check_mistake(here, args, words)
 
 
-def test_wrong_options_are_usage_errors(here: Here) -> None:
+def test_wrong_options_are_usage_errors(here: CommandFolder) -> None:
     check_each(lambda args, words: fails(here, 2, words, *args), USAGE_ERRORS)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oops"), InternalError("oops"), RecursionError("oops")])
-def test_our_bugs_show_a_traceback(here: Here, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_our_bugs_show_a_traceback(here: CommandFolder, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fall(*_: object, **__: object) -> None:
         raise error
 
@@ -165,7 +167,7 @@ def test_our_bugs_show_a_traceback(here: Here, monkeypatch: pytest.MonkeyPatch, 
     assert "Traceback (most recent call last)" in result.stderr
 
 
-def test_ctrl_c(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -175,7 +177,7 @@ def test_ctrl_c(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error, code", [(KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 1)])
 def test_a_write_that_breaks_off_leaves_the_old_files(
-    quant: Here, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+    quant: CommandFolder, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
     (quant.folder / "old.npz").write_bytes(b"old")
     (quant.folder / "dump").mkdir()
@@ -188,13 +190,13 @@ def test_a_write_that_breaks_off_leaves_the_old_files(
     simulate = ("simulate", "tiny_quant.onnx", "--input", "test.npz")
     monkeypatch.setattr(dump.np.lib.format, "write_array", half)
     fails(quant, code, "", *simulate, "-o", "old.npz")
-    monkeypatch.setattr(dump, "_header", half)
+    monkeypatch.setattr(dump, "_write_npy_header", half)
     fails(quant, code, "", *simulate, "-o", "new.npz", "--dump", "dump")
     fails(quant, code, "", *simulate, "-o", "new.npz", "--dump", "new")
     monkeypatch.setattr(Path, "write_bytes", lambda self, data: half(self.open("wb")))
     fails(quant, code, "", *QUANTIZE, "-o", "tiny_quant.onnx")
 
 
-def test_an_evaluation_that_fails_leaves_the_old_graph(quant: Here) -> None:
+def test_an_evaluation_that_fails_leaves_the_old_graph(quant: CommandFolder) -> None:
     write_bad_files(quant.folder)
     fails(quant, 1, "label 9 is beyond", *QUANTIZE, "--eval", "labels.npz", "--save-plan", "plan2.json")

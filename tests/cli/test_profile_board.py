@@ -3,7 +3,7 @@
 import json
 import re
 
-from lingeronnx.schemas.files import schema_of
+from lingeronnx.schemas.json_schemas import make_json_schema
 from tests.schemas.test_files import faults
 from tests.targets.luna.timing.test_board_log import board
 
@@ -19,7 +19,7 @@ def test_profile_board(quant):
     assert "layers that are furthest off" in result.stderr
     assert re.search(r"venus: [4-9] layers measured, runs: 1\n", result.stderr)
     body = json.loads((quant.folder / "timing.json").read_text())
-    assert list(faults(body, schema_of("timing"), schema_of("timing"))) == []
+    assert list(faults(body, make_json_schema("timing"), make_json_schema("timing"))) == []
     assert json.loads(result.stdout)["timing"] == body
     timed = ("--timing", "timing.json")
     told = quant.json("check", "tiny_quant.onnx", *timed)["time"]

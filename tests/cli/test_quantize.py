@@ -8,12 +8,12 @@ import re
 import onnx
 import pytest
 
-from tests.cli.helpers import CALIB, DIGITS, GAP, TEST, TINY, Here, write_model
+from tests.cli.helpers import CALIB, DIGITS, GAP, TEST, TINY, CommandFolder, write_model
 
 pytestmark = pytest.mark.smoke
 
 
-def test_quantize_the_whole_output(here: Here) -> None:
+def test_quantize_the_whole_output(here: CommandFolder) -> None:
     text = here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "--eval", "test.npz", "--save-plan", "plan.json")
     text = re.sub(r"cosine 0\.99\d{4}, SQNR \d\d\.\d\d dB", "cosine 0.99xxxx, SQNR xx.xx dB", text)
     text = re.sub(r"integer \d+\.\d\d %, drop -?\d+\.\d\d points", "integer xx %, drop xx points", text)
@@ -45,7 +45,7 @@ def test_quantize_the_whole_output(here: Here) -> None:
     assert {"tiny_quant.onnx", "plan.json"} < set(here.files())
 
 
-def test_quantize_digits_as_json(here: Here) -> None:
+def test_quantize_digits_as_json(here: CommandFolder) -> None:
     body = here.json("quantize", DIGITS, "--calib", CALIB, "--eval", TEST, "--metric", "top1", "-o", "d.onnx")
     assert body["chip_ready"] is True
     assert body["integer_macs"] == 1.0
@@ -63,19 +63,19 @@ def test_quantize_digits_as_json(here: Here) -> None:
     assert accuracy["drop"] == pytest.approx(accuracy["float"] - accuracy["integer"])
 
 
-def test_the_default_output_is_beside_the_model(here: Here) -> None:
+def test_the_default_output_is_beside_the_model(here: CommandFolder) -> None:
     (here.folder / "sub").mkdir()
     write_model(here.folder / "sub" / "m.onnx", TINY)
     here.good("quantize", "sub/m.onnx", "--calib", "calib.npz")
     assert (here.folder / "sub" / "m_quant.onnx").is_file()
 
 
-def test_without_calibration_data_it_says_so(here: Here) -> None:
+def test_without_calibration_data_it_says_so(here: CommandFolder) -> None:
     text = here.good("quantize", "tiny.onnx")
     assert "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
 
 
-def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
+def test_the_part_for_the_packer_is_written_beside(here: CommandFolder) -> None:
     """With a host part behind the integers, the graph without it is written too, and the packer's line names it."""
     text = TINY.replace("y = Gemm<transB=1>(f, v, d)", "g = Gemm<transB=1>(f, v, d) [soft] y = Softmax<axis=1>(g)")
     write_model(here.folder / "soft.onnx", text)
@@ -88,7 +88,7 @@ def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
     assert [value.name for value in part.graph.output] == ["g"]
 
 
-def test_all_files_of_a_model_in_parts_are_told(here: Here) -> None:
+def test_all_files_of_a_model_in_parts_are_told(here: CommandFolder) -> None:
     """By `quantize --json` and in its text; `check` foretells the parts in the same words."""
     write_model(here.folder / "gap.onnx", GAP)
     shown = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--save-plan", "plan.json")
@@ -99,7 +99,7 @@ def test_all_files_of_a_model_in_parts_are_told(here: Here) -> None:
     assert foretold["merges"] == shown["merges"]
 
 
-def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
+def test_float_nodes_are_listed_with_their_names_unchanged(here: CommandFolder) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "/[red]x[/red]/:smile:/Erf"})
     text = here.good("quantize", "gap.onnx", "--calib", "calib.npz")
     assert "  chip-ready        no\n" in text
@@ -110,14 +110,14 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
     assert f" why not {why} " in re.sub(r"\s+", " ", text)
 
 
-def test_a_plan_gives_the_same_graph_again(here: Here) -> None:
+def test_a_plan_gives_the_same_graph_again(here: CommandFolder) -> None:
     here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", "--save-plan", "plan.json")
     here.good("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
     files = here.files()
     assert files["a.onnx"] == files["b.onnx"]
 
 
-def test_a_plan_brings_its_platform_and_mode(here: Here) -> None:
+def test_a_plan_brings_its_platform_and_mode(here: CommandFolder) -> None:
     made = ("--platform", "generic", "--mode", "max-value", "--save-plan", "plan.json")
     here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", *made)
     body = here.json("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
@@ -129,7 +129,7 @@ def test_a_plan_brings_its_platform_and_mode(here: Here) -> None:
     )
 
 
-def test_options_win_over_the_configuration(here: Here) -> None:
+def test_options_win_over_the_configuration(here: CommandFolder) -> None:
     (here.folder / "quant.yaml").write_text("platform: generic\nmode: max-value\ncalibrator: max\nskip: [fc]\n")
     config = ("quantize", "tiny.onnx", "--calib", "calib.npz", "--config", "quant.yaml")
     body = here.json(*config)
@@ -140,19 +140,19 @@ def test_options_win_over_the_configuration(here: Here) -> None:
     assert [node["node"] for node in body["host_part"]] == ["conv"]
 
 
-def test_overrides_reach_the_plan(here: Here) -> None:
+def test_overrides_reach_the_plan(here: CommandFolder) -> None:
     override = ("--override", "x=scale:2^4", "--override", "type:Conv=calibrator:max")
     here.good("quantize", "tiny.onnx", "--calib", "calib.npz", *override, "--save-plan", "plan.json")
     assert json.loads((here.folder / "plan.json").read_text())["tensors"]["x"]["scale"] == 16.0
 
 
 @pytest.mark.parametrize("calibrator", ("percentile", "kl"))
-def test_calibrators(here: Here, calibrator: str) -> None:
+def test_calibrators(here: CommandFolder, calibrator: str) -> None:
     body = here.json("quantize", "tiny.onnx", "--calib", "calib.npz", "--calibrator", calibrator)
     assert body["outputs"]["y"]["cosine"] > 0.99
 
 
-def test_widths_on_the_command_line(here: Here) -> None:
+def test_widths_on_the_command_line(here: CommandFolder) -> None:
     widths = ("--platform", "generic", "--bits", "16", "--weight-bits", "16", "--override", "y=out_bits:float")
     override = ("--override", "conv=bits:8,weight_bits:4,percentile:99.9", "--save-plan", "plan.json")
     body = here.json("quantize", "tiny.onnx", "--calib", "calib.npz", *widths, *override)

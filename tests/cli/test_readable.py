@@ -16,11 +16,11 @@ from rich.console import Console
 
 import lingeronnx as lo
 from lingeronnx.cli.report import show_report
-from lingeronnx.fit import Fitted
-from lingeronnx.flow import Written
+from lingeronnx.flow import WrittenFiles
 from lingeronnx.flow.report import FloatNode
+from lingeronnx.legalization import AppliedRewrite
 from lingeronnx.targets import VerdictFinding
-from tests.cli.helpers import GAP, TINY, Here, samples, write_model
+from tests.cli.helpers import GAP, TINY, CommandFolder, samples, write_model
 from tests.nets import Net
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -45,7 +45,7 @@ def screen(text: str) -> int:
 
 
 @pytest.fixture
-def outside(here: Here) -> tuple[Here, str]:
+def outside(here: CommandFolder) -> tuple[CommandFolder, str]:
     """Return a folder with an integer graph, and packer arguments that put every map where no convolution reads it."""
     onnx.save(heads(), here.folder / "heads.onnx")
     np.savez(here.folder / "maps.npz", x=np.random.default_rng(0).standard_normal((1, 24, 64, 64)).astype(np.float32))
@@ -55,7 +55,7 @@ def outside(here: Here) -> tuple[Here, str]:
     return here, f"-p venus -d False -m {','.join(f'{name}:psram' for name in maps)}"
 
 
-def test_check_tells_each_rule_once_and_the_verdict_first(outside: tuple[Here, str]) -> None:
+def test_check_tells_each_rule_once_and_the_verdict_first(outside: tuple[CommandFolder, str]) -> None:
     here, arguments = outside
     call = ("check", "q.onnx", "--packer-args", arguments)
     short, full = here(*call), here(*call, "--notes", "full")
@@ -80,7 +80,7 @@ def test_check_tells_each_rule_once_and_the_verdict_first(outside: tuple[Here, s
     assert set(full.stdout.splitlines()) <= set((here.folder / "folder" / "check.txt").read_text().splitlines())
 
 
-def shown(done: Written) -> str:
+def shown(done: WrittenFiles) -> str:
     out = io.StringIO()
     show_report(Console(file=out, width=100, highlight=False, markup=False, emoji=False), Path("m.onnx"), done)
     return out.getvalue()
@@ -102,7 +102,7 @@ def test_quantize_shows_all_sorts_of_findings_on_one_screen(tmp_path: Path) -> N
         done.report,
         chip_ready=False,
         findings=findings,
-        fitted=[Fitted(f"node{i}", f"{why[i % 7]} was done {i} times", "exact") for i in range(40)],
+        fitted=[AppliedRewrite(f"node{i}", f"{why[i % 7]} was done {i} times", "exact") for i in range(40)],
         host_part=[FloatNode(f"host{i}", f"Op{i % 11}", why[i % 7]) for i in range(30)],
         notes=[f"{why[i % 7]}: '{i}' is so" for i in range(50)],
         warnings=[f"output '{i}' is {i} dB off" for i in range(12)],
@@ -125,7 +125,7 @@ def test_quantize_shows_all_sorts_of_findings_on_one_screen(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the models lie beside the repository")
 @pytest.mark.slow
-def test_a_face_detector_on_one_screen(here: Here) -> None:
+def test_a_face_detector_on_one_screen(here: CommandFolder) -> None:
     model = SHARED / "models" / "real" / "face_yunet_n.onnx"
     data = f"{SHARED / 'data' / 'real_models.py'}:face_yunet_calib"
     call = ("--calib", data, "--effort", "fast", "--limit", "1", "--platform", "venus")
@@ -135,7 +135,7 @@ def test_a_face_detector_on_one_screen(here: Here) -> None:
 # ---- what to try next ------------------------------------------------------------------------------------------------
 
 
-def pasted(here: Here, text: str) -> str:
+def pasted(here: CommandFolder, text: str) -> str:
     """Run the first line to try next, and return what it says."""
     line = next(line for line in text.splitlines() if line.startswith("  try next"))
     program, *words = shlex.split(line.removeprefix("  try next"))
@@ -143,7 +143,7 @@ def pasted(here: Here, text: str) -> str:
     return here.good(*words)
 
 
-def test_a_float_operator_between_integers_is_followed_by_a_cut_that_works(here: Here) -> None:
+def test_a_float_operator_between_integers_is_followed_by_a_cut_that_works(here: CommandFolder) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "a node's name/Erf"})
     text = here.good("quantize", "gap.onnx", "--calib", "calib.npz", "--effort", "fast")
     assert "chip-ready        no" in text
@@ -154,14 +154,16 @@ def test_a_float_operator_between_integers_is_followed_by_a_cut_that_works(here:
     assert "try next" not in again
 
 
-def test_a_heavy_loss_is_followed_by_a_search_that_mends_it(here: Here) -> None:
+def test_a_heavy_loss_is_followed_by_a_search_that_mends_it(here: CommandFolder) -> None:
     """A constant of 1000 beside values of 1, of which the output is made."""
     rng = np.random.default_rng(3)
     net = Net(4)
     a = net.node("MatMul", "x", net.const(rng.standard_normal((4, 4)).astype(np.float32)))
     b = net.node("Add", net.node("Sigmoid", a), net.const(np.float32([1000, 0, 0, 0])), out="spoils")
-    onnx.save(net.proto(net.node("MatMul", b, net.const(np.float32([[0], [1], [1], [1]])), out="y")),
-              here.folder / "loss.onnx")  # fmt: skip
+    onnx.save(
+        net.proto(net.node("MatMul", b, net.const(np.float32([[0], [1], [1], [1]])), out="y")),
+        here.folder / "loss.onnx",
+    )
     np.savez(here.folder / "rows.npz", x=rng.standard_normal((640, 4)).astype(np.float32))
     text = here.good("quantize", "loss.onnx", "--calib", "rows.npz", "--platform", "generic", "--effort", "fast")
     assert "WARNING: output 'y' is " in text
@@ -170,12 +172,12 @@ def test_a_heavy_loss_is_followed_by_a_search_that_mends_it(here: Here) -> None:
     assert float(found[1]) >= 15
 
 
-def test_a_bug_of_ours_ends_with_what_to_try(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_of_ours_ends_with_what_to_try(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise lo.InternalError("normalisation changed output 'y' by 1.2 of its range")
 
     with monkeypatch.context() as patched:
-        patched.setattr("lingeronnx.flow.planning.scale_sources.check_same", broken)
+        patched.setattr("lingeronnx.flow.planning.scale_sources.check_outputs_unchanged", broken)
         result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     last = result.stderr.splitlines()[-1]
@@ -187,7 +189,7 @@ def test_a_bug_of_ours_ends_with_what_to_try(here: Here, monkeypatch: pytest.Mon
 # ---- figures that say little -----------------------------------------------------------------------------------------
 
 
-def test_a_figure_from_one_sample_says_so_in_its_line(here: Here) -> None:
+def test_a_figure_from_one_sample_says_so_in_its_line(here: CommandFolder) -> None:
     np.savez(here.folder / "one.npz", x=samples()[:1])
     text = " ".join(here.good("quantize", "tiny.onnx", "--calib", "one.npz").split())
     assert re.search(r"fidelity y: cosine \S+ SQNR \S+ dB on the calibration data \(from 1 sample\)", text)
@@ -197,7 +199,7 @@ def test_a_figure_from_one_sample_says_so_in_its_line(here: Here) -> None:
     assert "(from 1 sample)" in here.good("compare", "tiny.onnx", "q.onnx", "--data", "one.npz", "-o", "c")
 
 
-def test_an_output_that_never_changes_says_so(here: Here) -> None:
+def test_an_output_that_never_changes_says_so(here: CommandFolder) -> None:
     """The same sample again and again is one sample."""
     np.savez(here.folder / "same.npz", x=np.repeat(samples()[:1], 9, axis=0))
     text = " ".join(here.good("quantize", "tiny.onnx", "--calib", "same.npz").split())
@@ -205,7 +207,7 @@ def test_an_output_that_never_changes_says_so(here: Here) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5])
-def test_constant_calibration_data_are_an_error(here: Here, value: float) -> None:
+def test_constant_calibration_data_are_an_error(here: CommandFolder, value: float) -> None:
     np.savez(here.folder / "flat.npz", x=np.full((8, 2, 4, 4), value, np.float32))
     before = here.files()
     result = here("quantize", "tiny.onnx", "--calib", "flat.npz")
@@ -214,7 +216,7 @@ def test_constant_calibration_data_are_an_error(here: Here, value: float) -> Non
     assert here.files() == before
 
 
-def test_one_constant_input_beside_others_is_noted(here: Here) -> None:
+def test_one_constant_input_beside_others_is_noted(here: CommandFolder) -> None:
     net = Net(4)
     net.inputs.append(onnx.helper.make_tensor_value_info("h", 1, ["N", 4]))
     onnx.save(net.proto(net.linear(net.node("Add", "x", "h"), (4, 3), out="y")), here.folder / "two.onnx")

@@ -37,8 +37,12 @@ def test_what_is_said_of_inputs_is_checked(here):
     write_model(here.folder / "gain.onnx", GAIN)
     words = ("gain.onnx", "--calib", "calib.npz", "-o")
     for command in ("quantize", "deploy", "sensitivity"):
-        for option, value in (("--fix", "gein=0.5"), ("--fix", "gain"), ("--batch-axis", "x=first"),
-                              ("--input-shape", "x=1,two")):  # fmt: skip
+        for option, value in (
+            ("--fix", "gein=0.5"),
+            ("--fix", "gain"),
+            ("--batch-axis", "x=first"),
+            ("--input-shape", "x=1,two"),
+        ):
             result = here(command, *words, "out.onnx", option, value)
             assert result.exit_code == 1, result.output
             assert result.stderr.startswith(f"error: {option} "), result.stderr

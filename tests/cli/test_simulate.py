@@ -13,12 +13,12 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.run import dump
 from lingeronnx.run.session import Session
-from tests.cli.helpers import CALIB, DIGITS, TEST, Here, samples
+from tests.cli.helpers import CALIB, DIGITS, TEST, CommandFolder, samples
 
 pytestmark = pytest.mark.smoke
 
 
-def test_simulate_the_whole_output(quant: Here) -> None:
+def test_simulate_the_whole_output(quant: CommandFolder) -> None:
     text = quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--limit", "3")
     assert re.sub(r"\d\.\d kB", "x kB", text) == (
         "  tensor   role     type      shape          scale\n"
@@ -32,7 +32,7 @@ def test_simulate_the_whole_output(quant: Here) -> None:
         assert set(written.files) == {"p", "y"}
 
 
-def test_simulate_integers_are_the_real_values_times_the_scale(quant: Here) -> None:
+def test_simulate_integers_are_the_real_values_times_the_scale(quant: CommandFolder) -> None:
     quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "-o", "real.npz")
     body = quant.json(
         "simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--integers", "-o", "int.npz"
@@ -46,7 +46,7 @@ def test_simulate_integers_are_the_real_values_times_the_scale(quant: Here) -> N
 
 
 @pytest.mark.parametrize("integers", [False, True])
-def test_simulate_in_python_is_the_command(quant: Here, integers: bool) -> None:
+def test_simulate_in_python_is_the_command(quant: CommandFolder, integers: bool) -> None:
     options = ["--integers"] if integers else []
     quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", *options, "-o", "out.npz")
     result = lo.simulate("tiny_quant.onnx", "test.npz", taps=["all"], integers=integers)
@@ -56,7 +56,7 @@ def test_simulate_in_python_is_the_command(quant: Here, integers: bool) -> None:
     assert result.samples == len(samples())
 
 
-def test_simulate_gives_the_same_for_every_batch_size(quant: Here) -> None:
+def test_simulate_gives_the_same_for_every_batch_size(quant: CommandFolder) -> None:
     for batch in (1, 7, 1000):
         run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", "--batch", batch)
         quant.good(*run, "-o", f"{batch}.npz", "--dump", f"dump{batch}")
@@ -66,7 +66,7 @@ def test_simulate_gives_the_same_for_every_batch_size(quant: Here) -> None:
     assert dumps[0] == dumps[1] == dumps[2]
 
 
-def test_dump_holds_every_tensor_as_it_is(quant: Here) -> None:
+def test_dump_holds_every_tensor_as_it_is(quant: CommandFolder) -> None:
     quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--dump", "out", "--batch", "6")
     index = json.loads((quant.folder / "out" / "index.json").read_text())
     stream = list(Session("tiny_quant.onnx").taps({"x": samples()}))
@@ -78,7 +78,7 @@ def test_dump_holds_every_tensor_as_it_is(quant: Here) -> None:
     assert {p.name for p in (quant.folder / "out").iterdir()} == {"index.json", *(entry["file"] for entry in index)}
 
 
-def test_dump_of_some_tensors_has_safe_file_names(here: Here) -> None:
+def test_dump_of_some_tensors_has_safe_file_names(here: CommandFolder) -> None:
     quantize = ("quantize", DIGITS, "--calib", CALIB, "-o", "d.onnx", "--effort", "fast")
     here.good(*quantize)
     name = "/pool/MaxPool_output_0"
@@ -88,7 +88,7 @@ def test_dump_of_some_tensors_has_safe_file_names(here: Here) -> None:
     assert entry["shape"] == [5, 32, 4, 4]
 
 
-def test_at_shows_one_tensor(quant: Here) -> None:
+def test_at_shows_one_tensor(quant: CommandFolder) -> None:
     run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--at", "x_q", "--batch", "6")
     at = quant.json(*run)["at"]
     exact = samples() * at["scale"]
@@ -101,7 +101,7 @@ def test_at_shows_one_tensor(quant: Here) -> None:
     assert "  type              int8 [20, 2, 4, 4]\n" in text
 
 
-def test_simulate_a_float_model(here: Here) -> None:
+def test_simulate_a_float_model(here: CommandFolder) -> None:
     body = here.json("simulate", "tiny.onnx", "--input", "test.npz", "--taps", "all", "--batch", "8")
     assert [entry["name"] for entry in body["tensors"]] == ["x", "c", "r", "p", "f", "y"]
     with np.load("tiny_out.npz") as written:
@@ -118,7 +118,7 @@ def test_npz_takes_any_tensor_name(tmp_path: Path) -> None:
             assert np.array_equal(read[name], array)
 
 
-def test_evaluate_the_whole_output(here: Here) -> None:
+def test_evaluate_the_whole_output(here: CommandFolder) -> None:
     shutil.copy(DIGITS, "digits.onnx")
     text = here.good("evaluate", "digits.onnx", "--data", TEST, "--baseline", "digits.onnx")
     assert text == (
@@ -129,7 +129,7 @@ def test_evaluate_the_whole_output(here: Here) -> None:
     )
 
 
-def test_evaluate_as_json_writes_infinity_as_null(here: Here) -> None:
+def test_evaluate_as_json_writes_infinity_as_null(here: CommandFolder) -> None:
     body = here.json("evaluate", "tiny.onnx", "--data", "calib.npz", "--baseline", "tiny.onnx")
     assert body == {
         "model": "tiny.onnx",
@@ -145,6 +145,6 @@ def test_evaluate_as_json_writes_infinity_as_null(here: Here) -> None:
     assert text == ("  sqnr              infinite (equal)  tiny.onnx against tiny.onnx\n  samples           20\n")
 
 
-def test_evaluate_another_tensor(quant: Here) -> None:
+def test_evaluate_another_tensor(quant: CommandFolder) -> None:
     data = ("--data", "test.npz", "--baseline", "tiny.onnx", "--metric", "cosine")
     assert quant.json("evaluate", "tiny_quant.onnx", *data, "--output", "y")["value"] > 0.99

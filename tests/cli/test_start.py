@@ -12,12 +12,12 @@ import click
 import pytest
 
 from lingeronnx import __version__, cli
-from lingeronnx.cli._shared import how_far, progress_bar
-from lingeronnx.conversion import STANDARD, TARGETS
+from lingeronnx.cli._shared import format_progress, progress_bar
+from lingeronnx.conversion import DIALECT_BY_DOMAIN, STANDARD_FORMS
 from lingeronnx.plan.config import QuantConfig
 from lingeronnx.run.data import pictures
 from lingeronnx.targets import PLATFORMS
-from tests.cli.helpers import ROOT, Here
+from tests.cli.helpers import ROOT, CommandFolder
 from tests.each import check_each
 
 HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "numba", "pydantic", "yaml", "rich", "torch")
@@ -40,7 +40,7 @@ def test_python_m_lingeronnx() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lingeronnx {__version__}\n", "")
 
 
-def test_help_of_every_command_has_an_example(here: Here) -> None:
+def test_help_of_every_command_has_an_example(here: CommandFolder) -> None:
     def check(name: str) -> None:
         text = here.good(name, "--help")
         assert f"Examples:\n    lingeronnx {name}" in text
@@ -53,14 +53,14 @@ def test_choices_are_those_of_the_configuration() -> None:
     # law: the command line offers nothing that does not exist
     for option in cli.main.commands["quantize"].params:
         if isinstance(option.type, click.Choice) and option.name == "written":
-            assert set(option.type.choices) == {*TARGETS, *STANDARD}
+            assert set(option.type.choices) == {*DIALECT_BY_DOMAIN, *STANDARD_FORMS}
         elif option.name in ("layout", "color", "resize"):
             assert set(option.type.choices) == set(get_args(getattr(pictures, str(option.name).title())))
         elif isinstance(option.type, click.Choice):
             assert set(option.type.choices) <= set(get_args(QuantConfig.model_fields[str(option.name)].annotation))
 
 
-def test_platforms(here: Here) -> None:
+def test_platforms(here: CommandFolder) -> None:
     rows = here.json("platforms")["platforms"]
     assert [row["name"] for row in rows] == [target.name for target in PLATFORMS]
     text = here.good("platforms")
@@ -71,7 +71,7 @@ def test_platforms(here: Here) -> None:
         assert set(here.json("platforms", target.name)["ops"]) == set(target.ops)
 
 
-def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
+def test_the_page_of_operators_is_what_the_code_says(here: CommandFolder) -> None:
     # mended by: lingeronnx platforms --markdown > docs/operators.md
     text = here("platforms", "--markdown").stdout
     assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_how_far_a_piece_of_work_is() -> None:
     """The rate once there is one to speak of; the time left at this rate where the whole is known."""
 
     def check(done: int, total: int | None, seconds: float, words: str) -> None:
-        assert how_far(done, total, seconds) == words
+        assert format_progress(done, total, seconds) == words
 
     cases = (
         (0, None, 9.0, ""),

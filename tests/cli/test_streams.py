@@ -43,10 +43,11 @@ def test_quantize(tmp_path, streams, code):
 REPLACE_STREAMS = """
 import os, sys
 from lingeronnx import cli
-cli._open_streams()
+cli._replace_closed_streams()
 null = os.stat(os.devnull).st_rdev
 sys.stderr.write("lost")
-sys.exit([os.fstat(number).st_rdev for number in range(3)] != [null] * 3 or not isinstance(sys.stdout, cli._Closed))
+devices = [os.fstat(number).st_rdev for number in range(3)]
+sys.exit(devices != [null] * 3 or not isinstance(sys.stdout, cli._ClosedStream))
 """
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from tests.compat.lines import TOOLS, page, written
+from tests.compat.migration_lines import TOOLS, page, written
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -64,8 +64,10 @@ def names(files, tmp_path, monkeypatch):
     with contextlib.suppress(ModuleNotFoundError):
         from onnxruntime import quantization
 
-        theirs = {n: getattr(quantization, n) for n in ("CalibrationDataReader", "CalibrationMethod", "QuantFormat",
-                                                        "QuantType")}  # fmt: skip
+        theirs = {
+            n: getattr(quantization, n)
+            for n in ("CalibrationDataReader", "CalibrationMethod", "QuantFormat", "QuantType")
+        }
     ours = {"net": Net().eval(), "x": torch.from_numpy(samples), "samples": samples, "quantized": quantized}
     return {"lo": lo, "np": np, "Path": Path, "torch": torch, "nn": nn, "warnings": warnings, **ours, **theirs, **calls}
 
@@ -80,7 +82,7 @@ def test_the_line_runs_as_it_is_written_there(names, code) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_page_is_made_of_the_table(tool) -> None:
-    """`python -m tests.compat.lines` writes it."""
+    """`python -m tests.compat.migration_lines` writes it."""
     text = page(tool).read_text(encoding="utf-8")
     assert text == written(tool)
     assert text.count("| there | here |") == 1

@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.compat.repaired_file import fix_dequant
+from lingeronnx.compat.repair_file import fix_dequant
 from tests.repair.corpus import cyclic, legacy
 
 

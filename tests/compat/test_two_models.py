@@ -10,14 +10,33 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 
 COLUMNS = [
-    "", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtype", "qscale", "Cosine", "MSE", "L1", "KL",
-    "SQNR", "Atol", "Rtol", "base_model_min", "analy_model_min", "base_model_max", "analy_model_max", "base_model_mean",
-    "analy_model_mean", "base_model_var", "analy_model_var",
-]  # fmt: skip
+    "",
+    "mod_name",
+    "base_op_type",
+    "analy_op_type",
+    "shape",
+    "quant_dtype",
+    "qscale",
+    "Cosine",
+    "MSE",
+    "L1",
+    "KL",
+    "SQNR",
+    "Atol",
+    "Rtol",
+    "base_model_min",
+    "analy_model_min",
+    "base_model_max",
+    "analy_model_max",
+    "base_model_mean",
+    "analy_model_mean",
+    "base_model_var",
+    "analy_model_var",
+]
 
 
 def net(wild: float = 30.0):
@@ -61,7 +80,7 @@ def reports(folder) -> None:
     assert "<html" in (folder / "profiler.html").read_text()
 
 
-@pytest.mark.parametrize("kind", first(1, ["quantized", "fake_quant"]))
+@pytest.mark.parametrize("kind", mark_rest_slow(1, ["quantized", "fake_quant"]))
 def test_quant_analysis(made, tmp_path, kind) -> None:
     home, x, quantized = made
     qa = lo.compat.QuantAnalysis(home / "net.onnx", quantized, kind, out_dir=tmp_path)

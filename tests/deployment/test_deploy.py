@@ -19,10 +19,10 @@ from click.testing import CliRunner
 from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
-from lingeronnx.deployment.c import packages
-from lingeronnx.deployment.c.source import Memory
-from lingeronnx.deployment.header import header, identifier
-from lingeronnx.deployment.ports import FedBackState, Port, Ports
+from lingeronnx.deployment.c_program import packages
+from lingeronnx.deployment.c_program.source_files import StaticMemory
+from lingeronnx.deployment.header import make_c_identifier, make_header
+from lingeronnx.deployment.ports import Port, Ports, StateFeedback
 from lingeronnx.errors import ConfigError, ConstraintError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
@@ -240,7 +240,7 @@ def test_golden(ends, spotter):
 
 def c_values(done, folder, compiler):
     """Compile the header strictly and return what a program sees of it."""
-    name = identifier(done.stem)
+    name = make_c_identifier(done.stem)
     upper, lines = name.upper(), []
     for word, side in (("INPUT", done.ports.inputs), ("OUTPUT", done.ports.outputs)):
         for i in range(len(side)):
@@ -301,9 +301,9 @@ def test_header_of_odd_names(tmp_path):
     """Any name becomes a string of its bytes; a comment cannot be broken out of; floats have no shift."""
     name = 'a"b\\c*/ ??= é\n'
     port = Port(name, "t", (), "float32", None)
-    text = header("3 odd*/name", "venus", Ports((port,), (port,), (FedBackState(0, 0, -2),), {name: name}))
+    text = make_header("3 odd*/name", "venus", Ports((port,), (port,), (StateFeedback(0, 0, -2),), {name: name}))
     (tmp_path / "o.h").write_text(text)
-    prefix = identifier("3 odd*/name")
+    prefix = make_c_identifier("3 odd*/name")
     (tmp_path / "o.c").write_text(
         f'#include <stdio.h>\n#include "o.h"\nint main(void) {{ {prefix}_input0_t v = 0; '
         f"fputs({prefix.upper()}_INPUT0_NAME, stdout); return (int)v; }}\n"
@@ -336,8 +336,8 @@ def test_pack_script(tmp_path):
     assert called[1:] == ["-g", "my_model_v2_chip.onnx", "-p", "venus", "-d", "False", "-o", "my_model_v2.pkg"]
     assert done.stem == "my_model_v2"
     graph = (folder / "my_model_v2_chip.onnx").read_bytes()
-    head = packages.header("venus", 0, zlib.crc32(graph), packages.arguments_crc(called[3:7]))
-    assert (folder / "my_model_v2.pkg").read_bytes() == packages.packed(head, b"packed")
+    head = packages.make_package_header("venus", 0, zlib.crc32(graph), packages.compute_arguments_crc(called[3:7]))
+    assert (folder / "my_model_v2.pkg").read_bytes() == packages.make_package(head, b"packed")
 
 
 # ---- as a whole or not at all ----------------------------------------------------------------------------------------
@@ -362,14 +362,14 @@ def test_nothing_half_written(ends, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lingeronnx.deployment.contents.readme", broken)
+    monkeypatch.setattr("lingeronnx.deployment.deployment_contents.make_readme", broken)
     with pytest.raises(ConfigError, match="No space left"):
         api.deploy(graph, tmp_path / "board", data)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     api.deploy(graph, tmp_path / "board", data, samples=1)
     before = (tmp_path / "board" / "manifest.json").read_bytes()
-    monkeypatch.setattr("lingeronnx.deployment.contents.readme", broken)
+    monkeypatch.setattr("lingeronnx.deployment.deployment_contents.make_readme", broken)
     with pytest.raises(ConfigError, match="No space left"):
         api.deploy(graph, tmp_path / "board", data)
     assert (tmp_path / "board" / "manifest.json").read_bytes() == before
@@ -491,7 +491,7 @@ def test_a_part_whose_end_has_another_name_on_the_chip(tmp_path):
     done = api.deploy(found, tmp_path / "board", data, stem="norm")
     chip = ir.load(done.folder / "norm_chip1.onnx")
     (end,) = [node for node in chip.graph if node.op_type == "Dequant"]
-    whole = {str(v.name) for v in ir.values(found.graph)}
+    whole = {str(v.name) for v in ir.iter_values(found.graph)}
     assert str(end.inputs[0].name) not in whole
     assert (done.folder / "golden").is_dir()
 
@@ -514,7 +514,7 @@ def test_psram_that_is_too_small_is_a_note(tmp_path):
         feed = nets.samples(model, 2)
         quantized = api.quantize(model, feed, platform="arcs", effort="fast")
         board = api.deploy(quantized, tmp_path / f"board{number}", feed, samples=1).board
-        psram_bytes = Memory(board.program).psram
+        psram_bytes = StaticMemory(board.program).psram
         notes = [
             replace(board, target=replace(board.target, external_memory=size)).notes()
             for size in (psram_bytes - 1, psram_bytes, None)

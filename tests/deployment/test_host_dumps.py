@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from lingeronnx.deployment import host_dumps as module
-from lingeronnx.deployment.dumps import Dumped
-from lingeronnx.deployment.host_dumps import HostDump, host_dumps, limits_beside
-from lingeronnx.deployment.simulated import SampleRun
+from lingeronnx.deployment.dumps import DumpedTensor
+from lingeronnx.deployment.host_dumps import HostDump, match_host_dumps, read_manifest_tolerances
+from lingeronnx.deployment.simulation import SampleRun
 
 
 def shown(name, array, dims=None):
-    return Dumped(name, name, dims or array.shape, data=array.tobytes())
+    return DumpedTensor(name, name, dims or array.shape, data=array.tobytes())
 
 
 def graph_of(*parts):
-    """Return what `host_dumps` asks of a graph whose host parts are `parts`."""
+    """Return what `match_host_dumps` asks of a graph whose host parts are `parts`."""
     names = [name for part in parts for name in (*part.inputs, *part.outputs)]
     return SimpleNamespace(
         session=SimpleNamespace(model=parts),
@@ -28,15 +28,15 @@ def graph_of(*parts):
 def test_which_tensor(monkeypatch):
     """By part, side and port, whatever is left of the tensor's name; a port that the graph has not is left out."""
     one = SimpleNamespace(name="host1", inputs=("b",), outputs=("u/a", "u/long"))
-    monkeypatch.setattr(module, "parts_of", lambda model, target: SimpleNamespace(host=model))
+    monkeypatch.setattr(module, "split_into_parts", lambda model, target: SimpleNamespace(host=model))
     a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.int64)
     run = SampleRun({"b": b}, {"u/a": a, "u/long": a + 1}, {})
     given = [shown("host1_out0_renamed_a", a), shown("host1_out1_renam", a), shown("host1_in0_b", b)]
     odd = [shown("host1_in1_b", b), shown("host2_in0_b", b), shown("renamed_a", a), shown("host1_b", b)]
-    found = host_dumps(graph_of(one), run, [*given, *odd], {})
+    found = match_host_dumps(graph_of(one), run, [*given, *odd], {})
     assert [(f.tensor, f.off.any()) for f in found] == [("u/a", False), ("u/long", True), ("b", False)]
-    assert host_dumps(graph_of(), run, given, {}) == []  # a chip part alone has no such tensors
-    wide = host_dumps(graph_of(one), run, given, {"renamed/long": 1.0})
+    assert match_host_dumps(graph_of(), run, given, {}) == []  # a chip part alone has no such tensors
+    wide = match_host_dumps(graph_of(one), run, given, {"renamed/long": 1.0})
     assert [f.off.any() for f in wide] == [False, False, False]
 
 
@@ -57,5 +57,5 @@ def test_no_manifest_of_ours(tmp_path, text):
     """A file of that name which `deploy` did not write says nothing."""
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    assert limits_beside(tmp_path / "model.onnx") == {}
-    assert limits_beside(object()) == {}
+    assert read_manifest_tolerances(tmp_path / "model.onnx") == {}
+    assert read_manifest_tolerances(object()) == {}

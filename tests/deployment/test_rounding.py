@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from lingeronnx.deployment.rounding import host_limits, in_double
+from lingeronnx.deployment.host_tolerances import compute_host_tolerances, run_in_double_precision
 from lingeronnx.graph import ir
-from lingeronnx.run.in_parts import PartRun
-from lingeronnx.run.parts import Part
+from lingeronnx.run.parts_runner import PartRun
+from lingeronnx.run.program_parts import ProgramPart
 from lingeronnx.run.runners import FloatRunner
 from tests.passes.helpers import proto, rand
 
@@ -18,9 +18,9 @@ ANGLES = 2 * np.pi * np.outer(np.arange(N), np.arange(1, N // 2)) / N
 def limits_of(model, *feeds):
     graph = ir.from_proto(model)
     inputs, outputs = (tuple(str(v.name) for v in side) for side in (graph.graph.inputs, graph.graph.outputs))
-    part, runner = Part("host1", False, graph, inputs, outputs, ()), FloatRunner(graph, outputs)
+    part, runner = ProgramPart("host1", False, graph, inputs, outputs, ()), FloatRunner(graph, outputs)
     runs = [PartRun(part, feed, {n: np.asarray(a) for n, a, _ in runner.run(feed)}, ()) for feed in feeds]
-    return host_limits(part, runs), runs
+    return compute_host_tolerances(part, runs), runs
 
 
 def spectrum():
@@ -72,12 +72,12 @@ def test_nothing_but_zeros():
 
 def test_an_operator_without_a_reference(monkeypatch):
     """The limit stays."""
-    from lingeronnx.deployment import rounding
+    from lingeronnx.deployment import host_tolerances
 
     def refused(_):
         raise NotImplementedError
 
-    monkeypatch.setattr(rounding, "ReferenceEvaluator", refused)
+    monkeypatch.setattr(host_tolerances, "ReferenceEvaluator", refused)
     assert limits_of(spectrum(), tone())[0] == {"y": 1e-5}
 
 
@@ -93,7 +93,7 @@ def test_all_floats_are_double():
     }"""
     model = parser.parse_model(text)
     x, k = np.float32([1, 2, 3]), np.int64([3])
-    made = in_double(model, {"x": x, "k": k})
+    made = run_in_double_precision(model, {"x": x, "k": k})
     third = np.float64(np.float32(0.3333333))
     np.testing.assert_array_equal(made["y"], (x.astype(np.float64) + np.float64(np.float32(1e-9))) * 2 * third * 3)
     assert made["y"].dtype == np.float64

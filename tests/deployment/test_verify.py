@@ -15,10 +15,10 @@ from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import VENUS
-from tests.deployment.faults import Device, relu
-from tests.naive import recurrent as naive
-from tests.naive.elementwise import add_shift
+from tests.deployment.faulty_devices import FaultyDevice, relu
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
+from tests.oracles import recurrent as naive
+from tests.oracles.elementwise import add_shift
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def device(digits):
-    return Device(digits[0])
+    return FaultyDevice(digits[0])
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,12 @@ def test_real_dumps(chip, tmp_path):
 
 STEM, DEPTH, POINT = (f"/{n}/bn/BatchNormalization_output_0" for n in ("stem", "depthwise", "pointwise"))
 ONE, TWO, WIDEN = (f"/{n}/bn/BatchNormalization_output_0" for n in ("block1", "block2", "widen"))
-ACTS = {STEM: "/stem/act/Relu_output_0", DEPTH: "/depthwise/act/Clip_output_0", ONE: "/block1/act/Relu_output_0",
-        WIDEN: "/widen/act/Relu_output_0"}  # fmt: skip
+ACTS = {
+    STEM: "/stem/act/Relu_output_0",
+    DEPTH: "/depthwise/act/Clip_output_0",
+    ONE: "/block1/act/Relu_output_0",
+    WIDEN: "/widen/act/Relu_output_0",
+}
 POOL, ADD, BLOCK = "/pool/MaxPool_output_0", "/Add_output_0", "/block_act/Relu_output_0"
 AVERAGE = "/average/GlobalAveragePool_output_0"
 
@@ -132,7 +136,7 @@ def overwritten(array):
 def add(device, arrays, by):
     """Return x + y where y comes `by` bits too small."""
     node = device.makers[ADD]
-    scale = [ir.attr(node, f"scale_{key}") for key in "xyo"]
+    scale = [ir.get_attr(node, f"scale_{key}") for key in "xyo"]
     shifts = [int(np.log2(scale[0] / scale[2])), int(np.log2(scale[1] / scale[2])) + by]
     return add_shift(*(arrays[str(v.name)] for v in node.inputs), *shifts, 8, 1).astype(np.int8)
 
@@ -143,10 +147,18 @@ FAULTS = (
     ("transposed output", {"transposed"}, POINT, lambda d, a, x: a[POINT].swapaxes(2, 3)),
     ("shift 1 too far, conv", {"shift"}, ACTS[WIDEN], lambda d, a, x: relu(d.layer(a, WIDEN, shift=1))),
     ("shift 2 too short, linear", {"shift"}, "logits_q", lambda d, a, x: d.layer(a, "logits_q", shift=-2)),
-    ("weight bit, first conv", {"weight"}, ACTS[STEM],
-     lambda d, a, x: relu(d.layer(a, STEM, weight=bit((5, 0, 1, 2), 6)))),
-    ("weight bit, depthwise", {"weight"}, ACTS[DEPTH],
-     lambda d, a, x: relu(d.layer(a, DEPTH, weight=bit((7, 0, 1, 1), 7)))),
+    (
+        "weight bit, first conv",
+        {"weight"},
+        ACTS[STEM],
+        lambda d, a, x: relu(d.layer(a, STEM, weight=bit((5, 0, 1, 2), 6))),
+    ),
+    (
+        "weight bit, depthwise",
+        {"weight"},
+        ACTS[DEPTH],
+        lambda d, a, x: relu(d.layer(a, DEPTH, weight=bit((7, 0, 1, 1), 7))),
+    ),
     ("weight bit, linear", {"weight"}, "logits_q", lambda d, a, x: d.layer(a, "logits_q", weight=bit((4, 9), 7))),
     ("bias of one channel", {"weight"}, TWO, lambda d, a, x: d.layer(a, TWO, bias=plus_bias(3, 5000))),
     ("no bias", {"bias"}, POINT, lambda d, a, x: d.layer(a, POINT, bias=lambda b: b * 0)),
@@ -154,10 +166,18 @@ FAULTS = (
     ("no Relu behind add", {"relu"}, BLOCK, lambda d, a, x: a[ADD]),
     ("rounded down", {"rounding"}, TWO, lambda d, a, x: d.layer(a, TWO, finish=floor)),
     ("wraps, does not saturate", {"saturation"}, POINT, lambda d, a, x: d.layer(a, POINT, finish=wrap)),
-    ("input scale 2 times", {"input scale"}, ACTS[STEM],
-     lambda d, a, x: relu(d.layer(a, STEM, x=np.clip(np.floor(x[:1] * 128 + 0.5), -128, 127).astype(np.int64)))),
-    ("input transposed", {"input layout"}, ACTS[STEM],
-     lambda d, a, x: relu(d.layer(a, STEM, x=a["input_q"].swapaxes(2, 3)))),
+    (
+        "input scale 2 times",
+        {"input scale"},
+        ACTS[STEM],
+        lambda d, a, x: relu(d.layer(a, STEM, x=np.clip(np.floor(x[:1] * 128 + 0.5), -128, 127).astype(np.int64))),
+    ),
+    (
+        "input transposed",
+        {"input layout"},
+        ACTS[STEM],
+        lambda d, a, x: relu(d.layer(a, STEM, x=a["input_q"].swapaxes(2, 3))),
+    ),
     ("stale buffer", {"stale"}, POOL, lambda d, a, x: d.run({"input": x[1:2]})[POOL]),
     ("another sample", {"stale"}, ACTS[STEM], lambda d, a, x: d.run({"input": x[1:2]})[ACTS[STEM]]),
     ("operand of add shifted", {"shift"}, ADD, lambda d, a, x: add(d, a, 1)),
@@ -167,7 +187,7 @@ FAULTS = (
     ("pads on the other side", {"pads"}, TWO, lambda d, a, x: d.layer(a, TWO, pads=[2, 2, 0, 0])),
     ("holds another tensor", {"overwritten"}, BLOCK, lambda d, a, x: a[POOL]),
     ("rows upside down", {"order"}, ACTS[WIDEN], lambda d, a, x: a[ACTS[WIDEN]][:, :, ::-1]),
-)  # fmt: skip
+)
 
 
 def planted(device, clean, x, fault):
@@ -206,7 +226,7 @@ def test_a_stale_state(tmp_path):
     calls = [{"x": rng.standard_normal((4, T, WIDTH)).astype(np.float32)} for _ in range(5)]
     state = {"h_out": "h", "c_out": "c"}
     graph = api.quantize(model, calls, platform="arcs", state=state, effort="fast").graph
-    device = Device(graph)
+    device = FaultyDevice(graph)
     run, held = Session(graph).stream(state), []
     for call in calls[:3]:
         held.append(run.state)
@@ -397,19 +417,19 @@ def test_an_lstm(tmp_path):
         ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
     ).graph
     x = np.load(ROOT / "models" / "digits_test.npz")["input"][:1].astype(np.float32)
-    device = Device(graph)
+    device = FaultyDevice(graph)
     arrays = device.run({"input": x})
     found = verify(graph, {"input": x}, dump=device.dump(tmp_path / "d", arrays))
     assert found.agrees
     lstm = next(node for node in graph.graph if node.op_type == "LSTMInt")
     assert {v.name for v in lstm.outputs if v.name} & arrays.keys() <= set(found.compared)
-    a = {name: ir.attr(lstm, name) for name in lstm.attributes}
+    a = {name: ir.get_attr(lstm, name) for name in lstm.attributes}
     bits = {key: int(np.log2(a[key])) for key in ("scale_x", "scale_iw", "scale_hw", "scale_o")}
     shifts = bits["scale_x"] + bits["scale_iw"] - 11, bits["scale_o"] + bits["scale_hw"] - 11
-    parts = arrays[ir.read_name(lstm)], *(ir.const(v) for v in lstm.inputs[1:]), *shifts
+    parts = arrays[ir.input_name(lstm)], *(ir.const_value(v) for v in lstm.inputs[1:]), *shifts
     rest = (1 << 30, 30 + 14 - bits["scale_o"], 8), "q11", "venus", True
     first, h, c = naive.lstm(*parts, *rest)
-    tensor = ir.written_name(lstm)
+    tensor = ir.output_name(lstm)
     np.testing.assert_array_equal(np.array(first), arrays[tensor])
     again = np.array(naive.lstm(*parts, *rest, start=np.array(h), cells=np.array(c))[0]).astype(np.int8)
     wrong = device.run({"input": x}, {tensor: again})
@@ -420,13 +440,23 @@ def test_an_lstm(tmp_path):
 
 #: Faults that no suspect is made for: (what, kinds of the guess, tensor, what the device makes of it).
 UNFORESEEN = (
-    ("two channels' weights", {"weight"}, TWO,
-     lambda d, a: d.layer(a, TWO, weight=lambda w: w // (1 + np.isin(np.arange(len(w)), (3, 9)))[:, None, None, None])),
+    (
+        "two channels' weights",
+        {"weight"},
+        TWO,
+        lambda d, a: d.layer(
+            a, TWO, weight=lambda w: w // (1 + np.isin(np.arange(len(w)), (3, 9)))[:, None, None, None]
+        ),
+    ),
     ("last row missing", {"pads"}, ACTS[STEM], lambda d, a: a[ACTS[STEM]] * (np.arange(8) < 7)[:, None]),
-    ("every third value one off", {"rounding"}, BLOCK,
-     lambda d, a: a[BLOCK] + (np.arange(512) % 3 == 0).reshape(1, 32, 4, 4) * np.where(a[BLOCK] < 127, 1, -1)),
+    (
+        "every third value one off",
+        {"rounding"},
+        BLOCK,
+        lambda d, a: a[BLOCK] + (np.arange(512) % 3 == 0).reshape(1, 32, 4, 4) * np.where(a[BLOCK] < 127, 1, -1),
+    ),
     ("noise", {"unknown"}, POOL, lambda d, a: a[POOL] ^ np.random.default_rng(0).integers(0, 99, (32, 4, 4), np.int8)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.sweep

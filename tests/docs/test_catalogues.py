@@ -65,7 +65,7 @@ def test_a_translated_page_is_whole():
             remaining = [line for line in remaining if not line.startswith("no longer there")]
         assert remaining[OPEN.get(name, 0) :] == []
 
-    check_each(check, DONE)  # run `make docs-messages` and translate what it leaves open
+    check_each(check, DONE)  # run `make docs-catalogs` and translate what it leaves open
 
 
 def test_a_translation_keeps_code_and_links():

@@ -11,7 +11,7 @@ from lingeronnx.demo import __file__ as demo
 
 SOURCE = """
 def raises(name, given):
-    raise errors.ModelError(f"tensor '{name}' is gone{nearest(name, given)}; export it again")
+    raise errors.ModelError(f"tensor '{name}' is gone{suggest_nearest(name, given)}; export it again")
 
 def chosen(few):
     if few:
@@ -20,7 +20,7 @@ def chosen(few):
     return DataError(why)
 
 def joined(a):
-    with code_of_others(f"{a} failed", DataError):
+    with wrap_user_errors(f"{a} failed", DataError):
         raise ConstraintError("left " + f"{a}, {a}" + "; give another")
 
 def handed(a):

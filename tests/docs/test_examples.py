@@ -30,7 +30,7 @@ def test_a_script_is_cut_into_cells():
 
 
 def test_notebooks_are_the_scripts():
-    """`make docs-pages` writes them."""
+    """`make docs-reference` writes them."""
     for path, text in notebooks().items():
         assert path.read_text(encoding="utf-8") == text
         assert json.loads(text)["nbformat"] == 4

@@ -23,7 +23,7 @@ def generated():
 
 def test_generated_pages_are_current(generated):
     stale = [path for path, text in generated.items() if (DOCS / path).read_text("utf-8") != text]
-    assert stale == [], "run `make docs-pages` (or `python -m docs.pages`) and commit the result"
+    assert stale == [], "run `make docs-reference` (or `python -m docs.pages`) and commit the result"
 
 
 def test_a_command_that_ran_before_changes_no_page():

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.deployment.c import host
+from lingeronnx.deployment.c_program import host_source
 from tests.files.make import COMMANDS, STANDARD, options
 from tests.schemas.test_files import check as against_schema
 
@@ -104,8 +104,9 @@ def test_a_graph_gives_the_same_integers(path, tmp_path):
     same(integers(path, data(path), tmp_path), expected)
     session = lo.Session(str(path))
     names = [output.name for output in session.get_outputs()]
-    found = session.run(None, {key: array[:, :2] if array.shape[0] == 1 else array[:2]
-                               for key, array in arrays(data(path)).items()})  # fmt: skip
+    found = session.run(
+        None, {key: array[:, :2] if array.shape[0] == 1 else array[:2] for key, array in arrays(data(path)).items()}
+    )
     floats = dict(zip(names, found, strict=True))
     same(floats, {output: expected[output] for output in names if output in expected})
 
@@ -207,7 +208,7 @@ def test_a_deployed_folder_is_verified(there, board, samples, monkeypatch):
         lines = dump.read_text().splitlines()
         dump.write_text("\n".join([str(int(lines[0]) ^ 1), *lines[1:]]) + "\n")
         run("verify", chip, "--input", golden / "input.npz", "--device-dump", golden / "data", fine=(1,))
-    monkeypatch.setattr(host, "available", lambda: "no C is asked for")
+    monkeypatch.setattr(host_source, "explain_missing_generator", lambda: "no C is asked for")
     assert not list(written_c(deploy_again(there, board)))
 
 

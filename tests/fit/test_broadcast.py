@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.fit.test_line_forms import agreed
 from tests.passes.helpers import feeds, graph, ops, outputs
 
@@ -29,9 +29,9 @@ def fitted(kind, left, right):
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     want = outputs(pair(kind, left, right), feed)["y"]
-    done = fit(model, ARCS)
+    done = legalize_graph(model, ARCS)
     np.testing.assert_array_equal(outputs(model, feed)["y"], want)
-    assert fit(model, ARCS) == []
+    assert legalize_graph(model, ARCS) == []
     return ops(model), [each.what for each in done]
 
 
@@ -55,7 +55,7 @@ def test_what_the_chip_takes_is_left():
     assert fitted("Add", (4, 6), (4, 6)) == (["Relu", "Relu", "Add"], [])
 
 
-@examples(30)
+@limit_examples(30)
 @given(kind=st.sampled_from(("Add", "Sub", "Mul")), data=st.data())
 def test_the_floats_are_the_same(kind, data):
     """Any sizes that broadcast, of two or three axes."""
@@ -71,8 +71,10 @@ def test_whole_on_chips(kind, other, platform):
     """Both judges take the graph; its integers are near the floats."""
     model = pair(kind, (6, 9), other)
     rng = np.random.default_rng(3)
-    data = {"a": rng.standard_normal((8, 6, 9)).astype(np.float32),
-            "b": rng.standard_normal((8, *other)).astype(np.float32)}  # fmt: skip
+    data = {
+        "a": rng.standard_normal((8, 6, 9)).astype(np.float32),
+        "b": rng.standard_normal((8, *other)).astype(np.float32),
+    }
     found = quantize(pair(kind, (6, 9), other), data, platform=platform, effort="fast")
     agreed(found, platform)
     want, have = (Session(m).run(["y"], data)[0] for m in (model, found.graph))

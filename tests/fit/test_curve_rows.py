@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import curve_rows
+from lingeronnx.legalization import activation_rows
 from lingeronnx.run.session import Session
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from tests.nets import Net, samples
 
 
@@ -32,8 +32,8 @@ def test_a_large_map_in_pieces(curve, monkeypatch):
     assert texts == ["in 1024 rows of 32, in 5 pieces"]
     rows = [n.outputs[0].shape for n in cut.graph.graph if n.op_type == "GluInt"]
     assert [shape.numpy()[-1] for shape in rows] == [32] * 5
-    assert max(14 * 32 * shape.numpy()[-2] for shape in rows) <= by_name("venusA").shared_memory // 4
-    monkeypatch.setattr(curve_rows, "_pieces", lambda count, target: 1)
+    assert max(14 * 32 * shape.numpy()[-2] for shape in rows) <= get_target("venusA").shared_memory // 4
+    monkeypatch.setattr(activation_rows, "_count_pieces", lambda count, target: 1)
     whole = quantize(model, feed, platform="venusA", effort="fast")
     assert (cut.report.chip_ready, whole.report.chip_ready) == (True, False)
     for have, want in zip(Session(cut.graph).run(None, feed), Session(whole.graph).run(None, feed), strict=True):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lingeronnx.fit.windows import deconv_groups
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization.windows import conv_transpose_groups
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
@@ -36,11 +36,11 @@ def test_the_same_function(row, group, bias, attributes):
     trace_shapes(model, {"x": feed["x"][:1]})
     want = run(ir.clone(model), feed)
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    told = deconv_groups.separate_groups(model, node, row)
+    told = conv_transpose_groups.split_conv_transpose_groups(model, node, row)
     assert told == (f"{group} groups of a transposed convolution side by side", "exact")
     parts = [n for n in model.graph if n.op_type == "ConvTranspose"]
     assert len(parts) == group
-    assert all(int(ir.attr(n, "group", 1)) == 1 for n in parts)
+    assert all(int(ir.get_attr(n, "group", 1)) == 1 for n in parts)
     np.testing.assert_allclose(run(model, feed), want, rtol=0, atol=1e-5)
 
 
@@ -49,14 +49,14 @@ def test_one_group_and_very_many_stay(group):
     model = net(group, group * 2)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    assert deconv_groups.separate_groups(model, node, ARCS) is None
+    assert conv_transpose_groups.split_conv_transpose_groups(model, node, ARCS) is None
 
 
 def test_what_does_not_fit_then_either_stays(monkeypatch):
     model = net(2, 8)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
     before = [n.op_type for n in model.graph]
-    monkeypatch.setattr(deconv_groups, "float_op", lambda *_: (None, "no"))
+    monkeypatch.setattr(conv_transpose_groups, "find_lowering_rule", lambda *_: (None, "no"))
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    assert deconv_groups.separate_groups(model, node, ARCS) is None
+    assert conv_transpose_groups.split_conv_transpose_groups(model, node, ARCS) is None
     assert [n.op_type for n in model.graph] == before

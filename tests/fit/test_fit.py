@@ -7,44 +7,49 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.fit import REWRITES, fit
-from lingeronnx.fit.windows.pad import explicit_pad
 from lingeronnx.graph import ir
-from lingeronnx.ops import float_op
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import REWRITES, legalize_graph
+from lingeronnx.legalization.windows.explicit_padding import move_padding_to_pad
+from lingeronnx.ops import find_lowering_rule
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.packing import packing
-from lingeronnx.targets.luna.vendor import Luna
+from lingeronnx.targets.luna.packer_profile import get_packer_profile
+from lingeronnx.targets.luna.vendor import LunaVendor
 from tests import nets
-from tests.passes.helpers import feeds, interface, ops, outputs, taps
+from tests.passes.helpers import feeds, interface, ops, outputs, run_all_tensors
 
 
 def broken(model, row):
     """Return what breaks limits of `row`."""
-    return [v for node in model.graph if (op := float_op(node, row)[0]) is not None for v in op.violations(node, row)]
+    return [
+        v
+        for node in model.graph
+        if (op := find_lowering_rule(node, row)[0]) is not None
+        for v in op.violations(node, row)
+    ]
 
 
 def mends(model, row, left, *, atol=2e-5):
     """Fit `model` and check every promise; `left` are the operators afterwards. Return what was done."""
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
-    before, names, tensors = outputs(model, feed), interface(model), taps(model, feed)
+    before, names, tensors = outputs(model, feed), interface(model), run_all_tensors(model, feed)
     assert broken(model, row)
-    done = fit(model, row)
+    done = legalize_graph(model, row)
     assert ops(model) == left
     assert broken(model, row) == []
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     assert interface(model) == names
     for name, want in before.items():
         np.testing.assert_allclose(outputs(model, feed)[name], want, rtol=0, atol=atol)
-    for name, array in taps(model, feed).items():
+    for name, array in run_all_tensors(model, feed).items():
         if name in tensors:
             np.testing.assert_allclose(array, tensors[name], rtol=0, atol=atol)
-    declared = {str(v.name): ir.shape(v) for v in ir.values(model)}
-    for name, array in taps(model, feed).items():
+    declared = {str(v.name): ir.get_shape(v) for v in ir.iter_values(model)}
+    for name, array in run_all_tensors(model, feed).items():
         assert declared[name][1:] == array.shape[1:], name
-    assert fit(model, row) == []
+    assert legalize_graph(model, row) == []
     assert ops(model) == left
     return done
 
@@ -53,7 +58,7 @@ def refuses(model, row):
     """Nothing is done, and the graph is the same; return what stays broken."""
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     before = ir.to_proto(model).SerializeToString()
-    assert fit(model, row) == []
+    assert legalize_graph(model, row) == []
     assert ir.to_proto(model).SerializeToString() == before
     found = broken(model, row)
     assert found
@@ -110,7 +115,7 @@ def split_left(model, left):
     """Fit for venus; `left`, where given, are the operators afterwards, in any order."""
     copy = ir.clone(model)
     trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
-    fit(copy, VENUS)
+    legalize_graph(copy, VENUS)
     assert left is None or sorted(ops(copy)) == sorted(left)
     return mends(model, VENUS, ops(copy))
 
@@ -128,10 +133,10 @@ def test_split_kernel_of_any_size(seed):
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     want = outputs(model, feed)["y"]
-    done = fit(model, VENUS)
+    done = legalize_graph(model, VENUS)
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
     assert (broken(model, VENUS) == []) == bool(done)
-    assert fit(model, VENUS) == []
+    assert legalize_graph(model, VENUS) == []
     assert done, (kernel, strides, pads)
 
 
@@ -154,7 +159,7 @@ def test_a_weight_that_is_computed_stays():
     w = net.node("Identity", net.const(np.ones((4, 3, 7, 7), np.float32)))
     model = net.graph(net.node("Conv", "x", w, out="y"))
     trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
-    assert fit(model, VENUS) == []
+    assert legalize_graph(model, VENUS) == []
 
 
 def test_dilation_is_spread_and_empty_parts_are_left_out():
@@ -197,7 +202,7 @@ def test_padding_stays_where_no_convolution_fits():
     model = conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0])
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert any("pads are at most" in each.rule for each in broken(model, ARCS))
-    assert explicit_pad(model, model.graph.node(0), ARCS) is None
+    assert move_padding_to_pad(model, model.graph.node(0), ARCS) is None
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------
@@ -205,9 +210,9 @@ def test_padding_stays_where_no_convolution_fits():
 
 def tightened(row, **limits):
     """Return `row` with other limits of convolutions."""
-    kind = packing(row)
+    kind = get_packer_profile(row)
     kind = dataclasses.replace(kind, conv=dataclasses.replace(kind.conv, **limits))
-    return dataclasses.replace(row, vendor=Luna(kind)).with_op("Conv2dInt", limits=kind.conv)
+    return dataclasses.replace(row, vendor=LunaVendor(kind)).with_op("Conv2dInt", limits=kind.conv)
 
 
 TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
@@ -251,7 +256,7 @@ def test_depthwise_multiplier(bias):
     refuses(conv((17, 9, 8), (340, 1, 3, 3), group=17), VENUS)
     model = conv((4, 9, 8), (12, 1, 3, 3), group=4)
     trace_shapes(model, {"x": np.ones((1, 4, 9, 8), np.float32)})
-    assert fit(model, ARCS) == []  # which does it right
+    assert legalize_graph(model, ARCS) == []  # which does it right
 
 
 # ---- pooling ---------------------------------------------------------------------------------------------------------
@@ -278,7 +283,7 @@ def test_max_pool(kernel, attributes, count, first):
     done = mends(model, VENUS, ["MaxPool"] * count, atol=0)
     assert {d.cost for d in done} == {"exact"}
     node = model.graph.node(0)
-    assert (ir.attr(node, "kernel_shape"), ir.attr(node, "strides")) == first
+    assert (ir.get_attr(node, "kernel_shape"), ir.get_attr(node, "strides")) == first
 
 
 def test_average():
@@ -298,7 +303,7 @@ def test_every_rewrite_has_a_name_of_its_own():
 def test_nodes_to_keep_are_left_alone():
     model = conv((3, 20, 20), (4, 3, 7, 7))
     trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
-    assert fit(model, VENUS, ["Conv_y"]) == []
+    assert legalize_graph(model, VENUS, ["Conv_y"]) == []
     x = np.random.default_rng(0).standard_normal((4, 3, 20, 20)).astype(np.float32)
     report = lo.quantize(conv((3, 20, 20), (4, 3, 7, 7)), x, skip=["Conv_y"], effort="fast").report
     assert (report.fitted, [n.node for n in report.host_part]) == ([], ["Conv_y"])
@@ -307,7 +312,7 @@ def test_nodes_to_keep_are_left_alone():
 def test_a_platform_without_limits_needs_nothing():
     model = conv((3, 20, 20), (4, 3, 7, 7), strides=[3, 3])
     trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
-    assert fit(model, GENERIC) == []
+    assert legalize_graph(model, GENERIC) == []
 
 
 @pytest.mark.slow

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.fit import fit, of_host
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import collect_host_reasons, legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 
 def front(kernel, stride, length, *, channels=1, outputs=6, bias=True, behind="Pow", last=3, **attributes):
@@ -27,8 +27,8 @@ def both(model, x, target=ARCS):
     """Return what was done, and y of the model before and after it."""
     trace_shapes(model, {"x": x[:1]})
     before = ir.clone(model)
-    done = [one.what for one in fit(model, target)]
-    assert fit(model, target) == []
+    done = [one.what for one in legalize_graph(model, target)]
+    assert legalize_graph(model, target) == []
     want, have = (next(array for name, array, _ in FloatRunner(m, {"y"}).run({"x": x})) for m in (before, model))
     return done, want, have
 
@@ -37,7 +37,7 @@ def line(length, count=3, channels=1):
     return np.random.default_rng(1).standard_normal((count, channels, length)).astype(np.float32)
 
 
-@examples(30)
+@limit_examples(30)
 @given(kernel=st.integers(13, 60), stride=st.integers(1, 45), count=st.integers(1, 5), more=st.integers(0, 9))
 def test_a_product_with_frames_is_the_convolution(kernel, stride, count, more):
     """Law: the same function, of each sample by itself, whatever the sizes; loud, quiet and silent."""
@@ -73,9 +73,9 @@ def test_the_host_frames_and_the_chip_multiplies(target):
     model = front(32, 16, 128)
     both(model, line(128), target)
     (product,) = [node for node in model.graph if node.op_type == "Linear"]
-    made = [node for node in model.graph if ir.origin(node) == ir.origin(product)]
-    assert {str(node.name) for node in made} - {*of_host(model)} == {str(product.name)}
-    assert len(of_host(model)) == len(made) - 1 > 5
+    made = [node for node in model.graph if ir.origin_name(node) == ir.origin_name(product)]
+    assert {str(node.name) for node in made} - {*collect_host_reasons(model)} == {str(product.name)}
+    assert len(collect_host_reasons(model)) == len(made) - 1 > 5
 
 
 @pytest.mark.parametrize("platform", ("arcs", "venus", "venusA"))
@@ -89,7 +89,7 @@ def test_a_whisper_is_as_near_as_a_shout(platform):
     assert found.report.integer_macs == 1.0
     assert not found.report.chip_ready
     (layer,) = [node for node in found.graph.graph if node.op_type == "LinearInt"]
-    assert ir.attr(layer, "o_bits") == 32
+    assert ir.get_attr(layer, "o_bits") == 32
     (name,) = [str(v.name) for v in layer.outputs]
     x = line(128, 1)
     session = found.session()

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.packer import judge
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -54,7 +54,7 @@ def transposed(kernel, stride, pads, output_padding=0, dilation=1, *, size=9, bi
     return net.graph(net.conv(b, (3, 4, 1), out="y"))
 
 
-@examples(30)
+@limit_examples(30)
 @given(
     kernel=st.integers(1, 7),
     stride=st.integers(1, 5),
@@ -74,7 +74,7 @@ def test_phases_are_the_transposed_convolution(kernel, stride, pads, extra, dila
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
-    fitted = fit(model, VENUSA)
+    fitted = legalize_graph(model, VENUSA)
     assert any("phases" in entry.what for entry in fitted)
     assert "ConvTranspose" not in {node.op_type for node in model.graph}
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
@@ -86,7 +86,7 @@ def test_groups_of_transposed_convolutions_stay():
     """As those of images do, which chips do not take."""
     model = transposed(3, 2, (1, 1), group=2)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
-    assert not any("phases" in entry.what for entry in fit(model, ARCS))
+    assert not any("phases" in entry.what for entry in legalize_graph(model, ARCS))
 
 
 @pytest.mark.sweep
@@ -134,7 +134,7 @@ def test_the_sum_is_the_long_kernel(target):
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
-    (entry,) = fit(model, target)
+    (entry,) = legalize_graph(model, target)
     assert entry.what == "kernel 9 split into 2 that are added (5, 4)"
     assert entry.cost == "1 more rounding of half a step at most"
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
@@ -167,11 +167,11 @@ def test_large_permutations_on_venus(perm, monkeypatch):
     agreed(result, "venus")
     moved = [node for node in result.graph.graph if node.op_type == "Transpose"]
     assert len(moved) >= 2
-    assert all(np.prod(ir.shape(node.inputs[0])) <= 65536 for node in moved)
+    assert all(np.prod(ir.get_shape(node.inputs[0])) <= 65536 for node in moved)
     entry = next(f for f in result.report.fitted if "Transpose" in f.what)
     assert "iqCat" in entry.what
     assert entry.cost == "exact"
-    monkeypatch.setattr("lingeronnx.ops.moves.shape._parts", lambda *_: None)
+    monkeypatch.setattr("lingeronnx.ops.data_movement.shape._plan_transpose_parts", lambda *_: None)
     whole = quantize(model, feed, platform="venus", effort="fast")
     assert "iqCat" not in whole.report.layers
     _, have = outputs(model, result, feed)

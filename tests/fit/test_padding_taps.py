@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.fit import fit
-from lingeronnx.fit.windows.padding_taps import cut_padding_taps
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.legalization.windows.padding_taps import trim_padding_taps
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.passes.helpers import feeds, interface, ops, outputs
 
@@ -28,7 +28,7 @@ def conv(shape, weight, **attributes):
 
 def sizes(node):
     """Return kernel, pads, strides and dilations."""
-    return tuple(list(ir.attr(node, name)) for name in ("kernel_shape", "pads", "strides", "dilations"))
+    return tuple(list(ir.get_attr(node, name)) for name in ("kernel_shape", "pads", "strides", "dilations"))
 
 
 def reads(place, tap, size, pad, stride, dilation):
@@ -55,20 +55,25 @@ def test_what_is_left(name, bias):
     model, node = conv(shape, weight, bias=bias, **attributes)
     feed, names = feeds(model), interface(model)
     want = outputs(model, feed)["y"]
-    what, cost = cut_padding_taps(model, node, ARCS)
+    what, cost = trim_padding_taps(model, node, ARCS)
     assert "only meet padding" in what
     assert cost == "exact"
     assert sizes(node) == left
     assert interface(model) == names
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-6)
-    assert cut_padding_taps(model, node, ARCS) is None
+    assert trim_padding_taps(model, node, ARCS) is None
 
 
-@examples(60)
+@limit_examples(60)
 @given(
-    size=st.integers(1, 7), kernel=st.integers(1, 7), before=st.integers(0, 9), after=st.integers(0, 9),
-    stride=st.integers(1, 3), dilation=st.integers(1, 4), other=st.integers(1, 4),
-)  # fmt: skip
+    size=st.integers(1, 7),
+    kernel=st.integers(1, 7),
+    before=st.integers(0, 9),
+    after=st.integers(0, 9),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 4),
+    other=st.integers(1, 4),
+)
 def test_any_sizes(size, kernel, before, after, stride, dilation, other):
     """Law: the same function; a tap that is cut reads the map for no output; those at the ends that stay do for one."""
     if size + before + after < (kernel - 1) * dilation + 1:
@@ -77,16 +82,17 @@ def test_any_sizes(size, kernel, before, after, stride, dilation, other):
     model, node = conv((2, size, other), (3, 2, kernel, 3), pads=pads, strides=strides, dilations=dilations)
     feed = feeds(model)
     want = outputs(model, feed)["y"]
-    weight = ir.const(node.inputs[1])
-    done = cut_padding_taps(model, node, VENUS)
+    weight = ir.const_value(node.inputs[1])
+    done = trim_padding_taps(model, node, VENUS)
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-5)
     if done is None:
-        assert ir.const(node.inputs[1]) is weight
+        assert ir.const_value(node.inputs[1]) is weight
         return
-    kept = ir.const(node.inputs[1])
+    kept = ir.const_value(node.inputs[1])
     count = want.shape[2]
-    live = [tap for tap in range(kernel)
-            if any(reads(place, tap, size, before, stride, dilation) for place in range(count))]  # fmt: skip
+    live = [
+        tap for tap in range(kernel) if any(reads(place, tap, size, before, stride, dilation) for place in range(count))
+    ]
     assert kept.shape[2] in ((kernel, live[-1] - live[0] + 1) if live else (kernel,))
     first = live[0] if kept.shape[2] < kernel else 0
     column = 1 if other == 1 else 0
@@ -94,17 +100,20 @@ def test_any_sizes(size, kernel, before, after, stride, dilation, other):
     np.testing.assert_array_equal(kept, taps)
 
 
-@pytest.mark.parametrize("name, shape, weight, attributes", [
-    ("no padding", (3, 5), (4, 3, 3), {}),
-    ("every tap reads the line", (3, 2), (4, 3, 3), {"pads": [1, 1]}),
-    ("nothing is read", (3, 1), (4, 3, 1), {"pads": [2, 0], "strides": [9]}),
-    ("a part of the line would have to be cut off", (3, 8), (4, 3, 2), {"pads": [1, 0], "dilations": [8]}),
-    ("fewer taps than the stride", (3, 2), (4, 3, 3), {"pads": [4, 4], "strides": [3], "dilations": [3]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, shape, weight, attributes",
+    [
+        ("no padding", (3, 5), (4, 3, 3), {}),
+        ("every tap reads the line", (3, 2), (4, 3, 3), {"pads": [1, 1]}),
+        ("nothing is read", (3, 1), (4, 3, 1), {"pads": [2, 0], "strides": [9]}),
+        ("a part of the line would have to be cut off", (3, 8), (4, 3, 2), {"pads": [1, 0], "dilations": [8]}),
+        ("fewer taps than the stride", (3, 2), (4, 3, 3), {"pads": [4, 4], "strides": [3], "dilations": [3]}),
+    ],
+)
 def test_what_stays(name, shape, weight, attributes):
     model, node = conv(shape, weight, **attributes)
     before = ir.to_proto(model).SerializeToString()
-    assert cut_padding_taps(model, node, ARCS) is None, name
+    assert trim_padding_taps(model, node, ARCS) is None, name
     assert ir.to_proto(model).SerializeToString() == before
 
 
@@ -119,16 +128,21 @@ def test_a_layer_within_the_limits_stays_within(kernel, size, pads, inside):
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     node = next(node for node in model.graph if node.op_type == "Conv")
     assert _broken(model, VENUS) == []
-    assert (cut_padding_taps(model, node, VENUS) is None) == inside
+    assert (trim_padding_taps(model, node, VENUS) is None) == inside
     assert _broken(model, VENUS) == []
-    assert (cut_padding_taps(model, node, ARCS) is not None) == inside
+    assert (trim_padding_taps(model, node, ARCS) is not None) == inside
     assert (_broken(model, VENUS) != []) == inside
 
 
 def _broken(model, row):
-    from lingeronnx.ops import float_op
+    from lingeronnx.ops import find_lowering_rule
 
-    return [v for node in model.graph if (op := float_op(node, row)[0]) is not None for v in op.violations(node, row)]
+    return [
+        v
+        for node in model.graph
+        if (op := find_lowering_rule(node, row)[0]) is not None
+        for v in op.violations(node, row)
+    ]
 
 
 @pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
@@ -136,18 +150,18 @@ def test_fit_cuts_them_on_every_chip(row):
     """On venusA the layer was none of the chip's: a map of one place under a kernel of three, padded."""
     model, node = conv((3, 1), (4, 3, 3), pads=[1, 1])
     assert bool(_broken(model, row)) == (row is VENUSA)
-    assert [done.cost for done in fit(model, row)] == ["exact"]
+    assert [done.cost for done in legalize_graph(model, row)] == ["exact"]
     assert _broken(model, row) == []
     assert ops(model) == ["Conv"]
-    assert fit(model, row) == []
+    assert legalize_graph(model, row) == []
 
 
 def test_a_platform_without_convolutions_of_its_own_limits():
     """`generic` has none: nothing is looked at. Nor is a layer that is to be left alone."""
     model, node = conv((3, 1), (4, 3, 3), pads=[1, 1])
-    assert fit(model, GENERIC) == []
-    assert fit(model, VENUSA, [str(node.name)]) == []
-    assert cut_padding_taps(model, node, dataclasses.replace(GENERIC)) is None
+    assert legalize_graph(model, GENERIC) == []
+    assert legalize_graph(model, VENUSA, [str(node.name)]) == []
+    assert trim_padding_taps(model, node, dataclasses.replace(GENERIC)) is None
 
 
 def test_a_weight_that_others_read_stays_for_them():
@@ -159,5 +173,5 @@ def test_a_weight_that_others_read_stays_for_them():
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     want = outputs(model, feed)["y"]
-    assert cut_padding_taps(model, next(iter(model.graph)), ARCS) is not None
+    assert trim_padding_taps(model, next(iter(model.graph)), ARCS) is not None
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-6)

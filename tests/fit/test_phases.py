@@ -6,12 +6,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.fit.test_fit import conv, mends
 from tests.fit.test_line_forms import agreed
 from tests.nets import Net
@@ -48,18 +48,18 @@ def test_a_kernel_of_one_column_and_a_flat_image():
 def test_what_is_spread_by_zeros_instead(shape, weight, kind):
     model = conv(shape, weight, **kind)
     trace_shapes(model, {"x": np.ones((1, *shape), np.float32)})
-    assert any("with zeros" in done.what for done in fit(model, VENUS))
+    assert any("with zeros" in done.what for done in legalize_graph(model, VENUS))
 
 
 def test_a_chip_that_dilates_images_needs_it_for_padding_alone():
     """arcs takes pads up to the kernel: four are too many for three taps."""
     model = conv((2, 40), (3, 2, 3), dilations=[4], pads=[3, 3])
     trace_shapes(model, {"x": np.ones((1, 2, 40), np.float32)})
-    assert fit(model, ARCS) == []
+    assert legalize_graph(model, ARCS) == []
     mends(conv((2, 40), (3, 2, 3), dilations=[4], pads=[4, 4]), ARCS, ["Reshape", "Conv", "Reshape"])
 
 
-@examples(40)
+@limit_examples(40)
 @given(
     length=st.integers(6, 40),
     taps=st.integers(2, 5),
@@ -72,12 +72,13 @@ def test_the_floats_are_the_same(length, taps, dilation, pads, grouped):
     extent = (taps - 1) * dilation
     pads = tuple(min(p, extent) for p in pads)
     assume(length + sum(pads) > extent)
-    model = conv((4, length), (4, 1 if grouped else 4, taps), dilations=[dilation], pads=list(pads),
-                 group=4 if grouped else 1)  # fmt: skip
+    model = conv(
+        (4, length), (4, 1 if grouped else 4, taps), dilations=[dilation], pads=list(pads), group=4 if grouped else 1
+    )
     x = np.random.default_rng(length).standard_normal((2, 4, length)).astype(np.float32)
     trace_shapes(model, {"x": x[:1]})
     want = Session(ir.clone(model)).run(["y"], {"x": x})[0]
-    done = fit(model, VENUS)
+    done = legalize_graph(model, VENUS)
     if any("over rows" in each.what for each in done):
         assert "Conv" in ops(model)
         np.testing.assert_allclose(Session(model).run(["y"], {"x": x})[0], want, rtol=0, atol=2e-5)

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
+from lingeronnx.legalization import legalize_graph
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import VENUS
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import Net, samples
 from tests.passes.helpers import feeds, ops, outputs
 
@@ -41,12 +41,12 @@ def fitted(model, target=VENUS):
     normalize(model)
     feed = feeds(model)
     want = outputs(model, feed)["y"]
-    done = fit(model, target)
+    done = legalize_graph(model, target)
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-6)
     return done
 
 
-@examples(30)
+@limit_examples(30)
 @given(st.tuples(*[st.integers(0, 3)] * 4), st.sampled_from(["edge", "reflect"]))
 def test_padding_with_copies(pads, mode):
     """Law: every element comes from where the mode says."""
@@ -55,7 +55,7 @@ def test_padding_with_copies(pads, mode):
     assert all(each.cost == "exact" for each in done)
 
 
-@examples(30)
+@limit_examples(30)
 @given(st.integers(2, 3), st.integers(0, 4), st.integers(2, 4))
 def test_slices_with_steps(axis, start, step):
     """Law: whole steps or not at the end, every element stays what it is."""
@@ -101,6 +101,9 @@ def test_chips_take_it_and_nothing_is_rounded(target, make):
     model = make()
     made = quantize(model, samples(model, 24), platform=target.name, effort="fast")
     assert made.report.chip_ready, made.report.findings
-    tensors = {name: q.real(array) for name, array, q in Session(made.graph).tensors(samples(model, 4, seed=9))
-               if q is not None}  # fmt: skip
+    tensors = {
+        name: q.real(array)
+        for name, array, q in Session(made.graph).tensors(samples(model, 4, seed=9))
+        if q is not None
+    }
     assert set(np.unique(tensors["b"])) <= set(np.unique(tensors["a"]))

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 CHIPS = [target for target in PLATFORMS if target.packs]
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
@@ -62,7 +62,7 @@ def same(before, after, size=(5, 4), tolerance=0.0):
     np.testing.assert_allclose(have, want, rtol=0, atol=tolerance)
 
 
-@examples(15)
+@limit_examples(15)
 @given(st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_nearest_keeps_every_element(factors, size):
     """Law: copies side by side are the nearest elements, whatever the factors and sizes."""
@@ -71,11 +71,11 @@ def test_nearest_keeps_every_element(factors, size):
     settings_ = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     model = resized(factors, size, **settings_)
     before = ir.clone(model)
-    done = fit(model, VENUS)
+    done = legalize_graph(model, VENUS)
     assert [(f.node, f.cost) for f in done] == [("resize", "exact")]
     assert {node.op_type for node in model.graph} == {"Conv", "Reshape", "Concat", "Relu"}
     same(before, model, size)
-    assert fit(model, VENUS) == []
+    assert legalize_graph(model, VENUS) == []
 
 
 @pytest.mark.parametrize("target", [*CHIPS, GENERIC], ids=lambda target: target.name)
@@ -85,7 +85,7 @@ def test_linear_by_two_is_a_filter(target, factors, mode):
     """Also where the platform has a Resize: it takes the nearest element only."""
     model = resized(factors, mode="linear", coordinate_transformation_mode=mode)
     before = ir.clone(model)
-    assert [f.node for f in fit(model, target)] == ["resize"]
+    assert [f.node for f in legalize_graph(model, target)] == ["resize"]
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, tolerance=1e-6)
 
@@ -100,7 +100,7 @@ def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, cou
     factors = tuple(1 / stride for stride in strides)
     model = resized(factors, size, mode="linear", coordinate_transformation_mode=mode)
     before = ir.clone(model)
-    assert "resize" in {f.node for f in fit(model, target)}
+    assert "resize" in {f.node for f in legalize_graph(model, target)}
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, size, tolerance=1e-6)
 
@@ -108,7 +108,7 @@ def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, cou
 @pytest.mark.parametrize("size, factor", [((10, 10), 0.52), ((9, 10), 0.5)], ids=str)
 def test_other_parts_are_left_alone(size, factor):
     """A scale that is no whole part, though the sizes are; sizes that are none."""
-    assert fit(resized((factor, factor), size, mode="linear"), VENUS) == []
+    assert legalize_graph(resized((factor, factor), size, mode="linear"), VENUS) == []
 
 
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
@@ -143,16 +143,16 @@ def test_chips_take_it(target, mode):
 )
 def test_other_coordinates_are_left_alone(attributes):
     model = resized((2, 2), **attributes)
-    assert fit(model, VENUS) == []
+    assert legalize_graph(model, VENUS) == []
 
 
 def test_the_last_one_is_left_to_the_host():
     """Scores resized to the size of a picture."""
     for mode in ("half_pixel", "align_corners"):
-        assert fit(resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS) == []
+        assert legalize_graph(resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS) == []
 
 
-@examples(25)
+@limit_examples(25)
 @given(
     st.tuples(st.integers(2, 6), st.integers(2, 6)),
     st.tuples(st.integers(1, 13), st.integers(1, 13)),
@@ -162,7 +162,7 @@ def test_linear_to_any_size_is_a_product_for_each_axis(size, results, mode):
     """Law: the float function stays, whatever the sizes and coordinates."""
     model = resized_to(size, results, coordinate_transformation_mode=mode, mode="linear")
     before = ir.clone(model)
-    done = fit(model, VENUS)
+    done = legalize_graph(model, VENUS)
     assert done
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, size, tolerance=1e-5)
@@ -183,7 +183,7 @@ def test_chips_take_any_size(target, mode, results):
 @pytest.mark.parametrize("factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str)
 def test_generic_keeps_its_own(factors, size, mode):
     """The half stays in float there: a filter would round once more and save nothing."""
-    assert fit(resized(factors, size, mode=mode), GENERIC) == []
+    assert legalize_graph(resized(factors, size, mode=mode), GENERIC) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -204,7 +204,7 @@ def test_copies_have_the_scale_of_what_is_copied(target, seed):
     joins = [node for node in result.graph.graph if node.op_type == "iqCat"]
     assert joins
     for node in joins:
-        assert {ir.attr(node, key) for key in node.attributes if key.startswith("scale_x")} == {
-            ir.attr(node, "scale_o")
+        assert {ir.get_attr(node, key) for key in node.attributes if key.startswith("scale_x")} == {
+            ir.get_attr(node, "scale_o")
         }
     assert result.report.chip_ready

@@ -1,12 +1,14 @@
-"""Each rewrite of `fit` by itself: one step keeps the function and the names, and each refuses what is not its own."""
+"""Each rewrite of `legalize_graph` by itself: one step keeps the function and the names, and each refuses what is not
+its own.
+"""
 
 import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import REWRITES, legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests.fit.test_fit import TIGHT, tightened
 from tests.nets import Net
@@ -41,33 +43,63 @@ def doubled(shape):
 #: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
 OWN = {
     "padding-taps": (lambda: conv((3, 1), (4, 3, 3), pads=[1, 1]), VENUSA, ["Conv"]),
-    "rows-of-phases": (lambda: conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS,
-                       ["Pad", "Reshape", "Conv", "Reshape", "Slice"]),
-    "equal-operands": (lambda: graph("g (float[N,6,9] x, float[N,6,1] z) => (float[N,6,9] y) { y = Mul(x, z) }"), ARCS,
-                       ["Reshape", "Reshape", "Mul", "Reshape"]),
+    "rows-of-phases": (
+        lambda: conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]),
+        VENUS,
+        ["Pad", "Reshape", "Conv", "Reshape", "Slice"],
+    ),
+    "equal-operands": (
+        lambda: graph("g (float[N,6,9] x, float[N,6,1] z) => (float[N,6,9] y) { y = Mul(x, z) }"),
+        ARCS,
+        ["Reshape", "Reshape", "Mul", "Reshape"],
+    ),
     "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
-    "split-depthwise": (lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4), VENUS,
-                        ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),
-    "other-stride": (lambda: conv((2, 9, 8), (3, 2, 4, 3), strides=[3, 1], pads=[1] * 4), VENUS,
-                     ["Reshape", "Transpose", "Reshape", "Conv"]),
-    "phases-of-lines": (lambda: transposed((3, 7), (3, 2, 4), strides=[2], pads=[1, 1]), VENUS,
-                        ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]),
-    "separate-groups": (lambda: transposed((4, 3, 9), (4, 3, 1, 5), strides=[1, 2], pads=[0, 2, 0, 1], group=2), VENUS,
-                        ["Slice", "ConvTranspose"] * 2 + ["Concat"]),
+    "split-depthwise": (
+        lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4),
+        VENUS,
+        ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"],
+    ),
+    "other-stride": (
+        lambda: conv((2, 9, 8), (3, 2, 4, 3), strides=[3, 1], pads=[1] * 4),
+        VENUS,
+        ["Reshape", "Transpose", "Reshape", "Conv"],
+    ),
+    "phases-of-lines": (
+        lambda: transposed((3, 7), (3, 2, 4), strides=[2], pads=[1, 1]),
+        VENUS,
+        ["Conv", "Reshape", "Transpose", "Reshape", "Slice"],
+    ),
+    "separate-groups": (
+        lambda: transposed((4, 3, 9), (4, 3, 1, 5), strides=[1, 2], pads=[0, 2, 0, 1], group=2),
+        VENUS,
+        ["Slice", "ConvTranspose"] * 2 + ["Concat"],
+    ),
     "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
     "explicit-pad": (lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]),
     "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),
     "split-channels": (lambda: conv((24, 5, 33), (4, 24, 1, 5)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"]),
-    "split-map": (lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), tightened(VENUS, slab=2000),
-                  ["Slice", "Conv"] * 3 + ["Concat"]),
-    "split-average": (lambda: pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]), VENUS,
-                      ["AveragePool", "AveragePool"]),
-    "split-max-pool": (lambda: pool("MaxPool", (3, 24, 26), kernel_shape=[9, 9], pads=[4] * 4), VENUS,
-                       ["MaxPool", "MaxPool"]),
-    "curve-in-rows": (lambda: graph("g (float[N,6,5,8] x) => (float[N,6,5,8] y) { y = Sigmoid(x) }"), VENUSA,
-                      ["Reshape", "Sigmoid", "Reshape"]),
+    "split-map": (
+        lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4),
+        tightened(VENUS, slab=2000),
+        ["Slice", "Conv"] * 3 + ["Concat"],
+    ),
+    "split-average": (
+        lambda: pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]),
+        VENUS,
+        ["AveragePool", "AveragePool"],
+    ),
+    "split-max-pool": (
+        lambda: pool("MaxPool", (3, 24, 26), kernel_shape=[9, 9], pads=[4] * 4),
+        VENUS,
+        ["MaxPool", "MaxPool"],
+    ),
+    "curve-in-rows": (
+        lambda: graph("g (float[N,6,5,8] x) => (float[N,6,5,8] y) { y = Sigmoid(x) }"),
+        VENUSA,
+        ["Reshape", "Sigmoid", "Reshape"],
+    ),
     "repeat-elements": (lambda: doubled((3, 5, 4)), VENUS, None),
-}  # fmt: skip
+}
 
 
 def traced(make):
@@ -79,8 +111,18 @@ def traced(make):
 def test_every_rewrite_stands_here():
     """But for those that look at what stands around a node: test_unroll, test_between, test_frames, test_tanh,
     test_arithmetic, test_picked."""
-    around = {"unroll", "normalize-constant", "smaller-input", "distance-to-bound", "frames-of-line", "tanh-of-sigmoid",
-              "absolute", "larger", "pad-by-copies", "slice-apart"}  # fmt: skip
+    around = {
+        "unroll",
+        "normalize-constant",
+        "smaller-input",
+        "distance-to-bound",
+        "frames-of-line",
+        "tanh-of-sigmoid",
+        "absolute",
+        "larger",
+        "pad-by-copies",
+        "slice-apart",
+    }
     assert OWN.keys() == STEPS.keys() - around
 
 
@@ -92,7 +134,7 @@ def test_one_step(name):
     feed, names = feeds(model), interface(model)
     want = outputs(model, feed)["y"]
     what, cost = STEPS[name](model, node, row)
-    ir.name_nodes(model)  # as `fit` does when it has done with all of them
+    ir.assign_node_names(model)  # as `legalize_graph` does when it has done with all of them
     assert what
     assert cost == "exact" or "half a step at most" in cost
     if left is not None:
@@ -102,7 +144,7 @@ def test_one_step(name):
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
 
 
-#: Rewrites for limits of the packer, which `fit` looks for before it asks them.
+#: Rewrites for limits of the packer, which `legalize_graph` looks for before it asks them.
 ASKED = ("split-map", "split-channels")
 
 
@@ -116,7 +158,7 @@ def test_what_is_within_the_limits_stays(name):
     ):
         model, node = traced(make)
         before = ir.to_proto(model).SerializeToString()
-        assert (fit(model, VENUS) == []) if name in ASKED else STEPS[name](model, node, VENUS) is None
+        assert (legalize_graph(model, VENUS) == []) if name in ASKED else STEPS[name](model, node, VENUS) is None
         assert ir.to_proto(model).SerializeToString() == before
 
 
@@ -137,7 +179,7 @@ def test_a_weight_of_the_run_stays(name):
     """Nothing can be taken apart whose numbers are not known."""
     make, row, _ = OWN[name]
     model, node = traced(make)
-    weight = ir.source(node, 1)
+    weight = ir.require_input(node, 1)
     same = ir.make_node("Identity", [weight], name="run", output="weight_of_the_run", like=weight)
     model.graph.insert_before(node, same)
     node.replace_input_with(1, same.outputs[0])
@@ -149,5 +191,5 @@ def test_unknown_sizes_stay():
     make, row, _ = OWN["split-max-pool"]
     model, node = traced(make)
     for value in (node.inputs[0], node.outputs[0]):
-        value.shape = ir.oir_shape(["N", 3, None, None])
+        value.shape = ir.make_shape(["N", 3, None, None])
     assert STEPS["split-max-pool"](model, node, row) is None

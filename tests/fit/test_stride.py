@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.packer import judge
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -35,12 +35,12 @@ def fitted(model, row):
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
-    done = fit(model, row)
+    done = legalize_graph(model, row)
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
     return want, have, done
 
 
-@examples(30)
+@limit_examples(30)
 @given(
     sizes=st.lists(
         st.tuples(st.integers(1, 7), st.integers(3, 6), st.integers(0, 3), st.integers(0, 3), st.integers(9, 16)),
@@ -129,4 +129,4 @@ def test_a_stride_beyond_reason_stays():
     model = strided((3,), (40,), (0, 0), (90,))
     feed = nets.samples(model, 1)
     trace_shapes(model, feed)
-    assert not any(entry.what.startswith("stride") for entry in fit(model, ARCS))
+    assert not any(entry.what.startswith("stride") for entry in legalize_graph(model, ARCS))

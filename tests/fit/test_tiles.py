@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
@@ -44,7 +44,7 @@ def test_tiles_of_any_size(seed):
     assert kinds == ["Conv"]
     copy = ir.clone(model)
     trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
-    fit(copy, row)
+    legalize_graph(copy, row)
     mends(model, row, [n.op_type for n in copy.graph])
 
 
@@ -54,7 +54,7 @@ def test_stride_2_on_arcs_is_cut_where_axes_would_be_swapped():
     assert "2 tiles" in done[0].what
     stays = conv((8, 8, 1000), (8, 8, 3, 3), pads=[1] * 4)
     trace_shapes(stays, {"x": np.ones((1, 8, 8, 1000), np.float32)})
-    assert fit(stays, ARCS) == []
+    assert legalize_graph(stays, ARCS) == []
 
 
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
@@ -85,7 +85,7 @@ def test_groups_that_the_packer_would_pad_ahead():
     assert done[0].cost == "exact"
     model = conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4)
     trace_shapes(model, {"x": np.ones((1, 4, 9, 9), np.float32)})
-    assert fit(model, ARCS) == []
+    assert legalize_graph(model, ARCS) == []
 
 
 @pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA), ids=lambda target: target.name)
@@ -143,7 +143,7 @@ def test_a_window_with_no_next_does_not_move():
     a = net.conv("x", (8, 8, 1, 1))
     model = net.graph(net.node("MaxPool", a, kernel_shape=[6, 5], strides=[6, 5], out="y"))
     found = [n for n in nets.quantized(model, platform="venusA").graph.graph if n.op_type == "MaxPool"]
-    assert [ir.attr(n, "strides") for n in found] == [[1, 1]]
+    assert [ir.get_attr(n, "strides") for n in found] == [[1, 1]]
 
 
 def test_a_whole_map_with_steps_of_another_size():
@@ -161,7 +161,7 @@ def test_a_linear_layer_of_four_axes_reads_three(platform):
     model = net.graph(net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32)), out="y"))
     result = nets.quantized(model, platform=platform)
     (layer,) = [n for n in result.graph.graph if n.op_type == "LinearInt"]
-    assert (ir.shape(layer.inputs[0]), ir.shape(layer.outputs[0])) == ((1, 6, 8), (1, 6, 5))
+    assert (ir.get_shape(layer.inputs[0]), ir.get_shape(layer.outputs[0])) == ((1, 6, 8), (1, 6, 5))
     assert result.report.chip_ready
     assert result.report.outputs["y"]["sqnr"] > 25
 
@@ -181,5 +181,5 @@ def test_a_transpose_that_comes_out_wrong_is_made_by_two(platform, perm, steps):
     channels = (4, 5, 6)[perm[1] - 1]
     model = net.graph(net.conv(t, (3, channels, 1, 1), out="y"))
     result = nets.quantized(model, platform=platform)
-    assert [tuple(ir.attr(n, "perm")) for n in result.graph.graph if n.op_type == "Transpose"] == steps
+    assert [tuple(ir.get_attr(n, "perm")) for n in result.graph.graph if n.op_type == "Transpose"] == steps
     assert result.report.outputs["y"]["sqnr"] > 25

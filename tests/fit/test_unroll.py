@@ -4,30 +4,30 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.fit import fit
-from lingeronnx.fit.unroll import STEPS
 from lingeronnx.graph import ir
-from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.run.runners import input_specs
-from lingeronnx.targets import PLATFORMS, by_name
-from tests.examples import first
+from lingeronnx.legalization import legalize_graph
+from lingeronnx.legalization.unroll_recurrent import MAX_UNROLLED_STEPS
+from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.run.runners import get_input_specs
+from lingeronnx.targets import PLATFORMS, get_target
+from tests.case_selection import mark_rest_slow
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
-from tests.packable import judged
+from tests.packability import evaluate_result
 
 CHIPS = [target.name for target in PLATFORMS if target.packs]
 
 
 def fitted(model, row):
     """Return (the normalised model, the same fitted for `row`, what was done)."""
-    graph, _ = accept(model)
+    graph, _ = run_entry_passes(model)
     feeds = data(graph, 3)
-    straighten(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in input_specs(graph)})
+    resolve_control_flow(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
     normalize(graph)
-    trace_shapes(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in input_specs(graph)})
+    trace_shapes(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
     after = ir.clone(graph)
-    return graph, after, fit(after, by_name(row))
+    return graph, after, legalize_graph(after, get_target(row))
 
 
 def last_state(kind, direction, **attributes):
@@ -71,23 +71,25 @@ def test_same_function(name, row):
     for key, array in float_outputs(after, feeds).items():
         np.testing.assert_allclose(array, want[key], rtol=0, atol=2e-6)
     read = [n for n in after.graph if n.op_type == "Linear" and "_gates_h" in n.name]
-    assert len({ir.read_name(n, 1) for n in read}) == len({ir.shared_name(n) for n in read})
-    assert fit(after, by_name(row)) == []
+    assert len({ir.input_name(n, 1) for n in read}) == len({ir.constant_base_name(n) for n in read})
+    assert legalize_graph(after, get_target(row)) == []
     assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first(2, MODELS))
+@pytest.mark.parametrize("name", mark_rest_slow(2, MODELS))
 def test_the_packer_takes_it(name):
     """Also after quantization, with weights still equal: steps whose biases differ have copies."""
     build, arguments, attributes = MODELS[name]
     model = build(*arguments, **attributes)
     found = quantize(model, data(model), platform="venus", effort="fast")
     assert found.report.chip_ready
-    assert judged(found, "venus").problems == []
+    assert evaluate_result(found, "venus").problems == []
     linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
-    floats = {ir.shared_name(n) for n in found.float_graph.graph if n.op_type == "Linear" and "_gates_h" in n.name}
-    assert len({ir.const(n.inputs[1]).tobytes() for n in linear}) == len(floats)
+    floats = {
+        ir.constant_base_name(n) for n in found.float_graph.graph if n.op_type == "Linear" and "_gates_h" in n.name
+    }
+    assert len({ir.const_value(n.inputs[1]).tobytes() for n in linear}) == len(floats)
 
 
 @pytest.mark.parametrize("row", CHIPS)
@@ -112,7 +114,7 @@ def test_gates_together(row):
     y, _ = net.layer("GRU", net.time_first(), WIDTH, units=64)
     model = net.graph(net.node("Squeeze", y, net.ints(1)))
     _, after, _ = fitted(model, row)
-    sizes = {ir.shape(n.outputs[0])[-1] for n in after.graph if n.op_type == "Sigmoid" and "new" not in n.name}
+    sizes = {ir.get_shape(n.outputs[0])[-1] for n in after.graph if n.op_type == "Sigmoid" and "new" not in n.name}
     assert sizes == ({64} if row == "venusA" else {192})
 
 
@@ -125,10 +127,12 @@ def long_gru(steps):
 
 def test_limits():
     """What is not written out: longer sequences, lengths, layers of targets that have their own."""
-    assert fitted(long_gru(STEPS), "venus")[2]
-    assert not fitted(long_gru(STEPS + 1), "venus")[2]
-    report = quantize(long_gru(STEPS + 1), data(long_gru(STEPS + 1)), platform="venus", effort="fast").report
-    assert any(f"up to {STEPS} steps" in n.why for n in (*report.float_nodes, *report.host_part))
+    assert fitted(long_gru(MAX_UNROLLED_STEPS), "venus")[2]
+    assert not fitted(long_gru(MAX_UNROLLED_STEPS + 1), "venus")[2]
+    report = quantize(
+        long_gru(MAX_UNROLLED_STEPS + 1), data(long_gru(MAX_UNROLLED_STEPS + 1)), platform="venus", effort="fast"
+    ).report
+    assert any(f"up to {MAX_UNROLLED_STEPS} steps" in n.why for n in (*report.float_nodes, *report.host_part))
     assert not fitted(forms.with_lengths("GRU"), "venus")[2]
     assert not fitted(last_state("LSTM", "forward"), "venus")[2]
     net = Recurrent(3, 2, seed=17)

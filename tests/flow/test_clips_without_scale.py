@@ -6,7 +6,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.api import quantize
 from tests import nets
-from tests.packable import CHIPS, judged
+from tests.packability import CHIPS, evaluate_result
 
 
 def doubled():
@@ -55,7 +55,7 @@ def test_a_clip_between_layers_is_composed(build, chip):
     result = quantize(graph, feed, platform=chip, effort="fast")
     assert result.report.chip_ready, result.report.findings
     assert "Clip" not in {node.op_type for node in result.graph.graph}
-    verdict = judged(result, chip)
+    verdict = evaluate_result(result, chip)
     assert (verdict.problems, verdict.right) == ([], True)
     taps = {name: array for name, array, _ in result.session().taps(feed)}
     factor = result.plan.transforms["six"].factor[0] if "six" in result.plan.transforms else 1.0

@@ -10,17 +10,17 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.run.borders import float_names
+from lingeronnx.run.float_names import map_to_float_names
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS
 from tests import artefacts, nets
-from tests.examples import first
-from tests.packer.form import needed
+from tests.case_selection import mark_rest_slow
+from tests.packer.format_checks import needed
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parents[1] / "golden" / "luna"
@@ -51,11 +51,11 @@ def inserted(result):
     ({}, {"platform": "generic"}, {"platform": "generic", "mode": "max-value"}),
     ids=("venus", "q", "max"),
 )
-@pytest.mark.parametrize("net", first(3, nets.NETS), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", mark_rest_slow(3, nets.NETS), ids=lambda net: net.__name__)
 def test_plan_round_trip(net, settings):
     """Law: the plan read back from the integer graph has the scales it was made with."""
     result = nets.quantized(net(), **settings)
-    back = plan_of(ir.from_proto(ir.to_proto(result.graph)))
+    back = extract_plan(ir.from_proto(ir.to_proto(result.graph)))
     assert back.platform == result.plan.platform
     assert back.mode == result.plan.mode
     assert back.transforms == result.plan.transforms
@@ -92,8 +92,8 @@ def test_names(net):
     given, results = ([str(v.name) for v in side] for side in (model.graph.inputs, model.graph.outputs))
     assert [str(v.name) for v in result.graph.graph.inputs] == given
     assert [str(v.name) for v in result.graph.graph.outputs] == results
-    known, floats = {str(v.name) for v in ir.values(result.float_graph)}, float_names(result.graph)
-    for value in ir.values(result.graph):
+    known, floats = {str(v.name) for v in ir.iter_values(result.float_graph)}, map_to_float_names(result.graph)
+    for value in ir.iter_values(result.graph):
         assert floats.get(str(value.name), value.name) in known | inserted(result)
     for node in nodes(result.graph, "Quant"):
         assert node.outputs[0].name == f"{node.inputs[0].name}_q"
@@ -168,13 +168,15 @@ def test_attributes_are_the_measured_ones():
 def test_bias_is_int32_at_the_product_of_scales():
     """Bias integers are round half up of bias * scale_x * scale_w."""
     result = nets.quantized(nets.plain(), effort="fast")
-    floats, pairs = {str(n.outputs[0].name): n for n in result.float_graph.graph}, float_names(result.graph)
+    floats, pairs = {str(n.outputs[0].name): n for n in result.float_graph.graph}, map_to_float_names(result.graph)
     for node in (*nodes(result.graph, "Conv2dInt"), *nodes(result.graph, "LinearInt")):
         if node.outputs[0].name in inserted(result):
             continue
-        bias = ir.const(node.inputs[2])
-        real = ir.const(floats[pairs.get(ir.written_name(node), ir.written_name(node))].inputs[2]).astype(np.float64)
-        scale = ir.attr(node, "scale_x") * ir.attr(node, "scale_w")
+        bias = ir.const_value(node.inputs[2])
+        real = ir.const_value(floats[pairs.get(ir.output_name(node), ir.output_name(node))].inputs[2]).astype(
+            np.float64
+        )
+        scale = ir.get_attr(node, "scale_x") * ir.get_attr(node, "scale_w")
         assert bias.dtype == np.int32
         np.testing.assert_array_equal(bias, np.floor(real * scale + 0.5))
 
@@ -187,7 +189,7 @@ def test_huge_bias_saturates():
     model = nets.prepared(net.graph("c"))
     plan = Plan("venus", "q-value", tensors={"x": Affine(64.0), "k0": Affine(2.0**16), "c": Affine(0.125)})
     (conv,) = nodes(lower(Partition.of(model, plan.floats, VENUS), plan, VENUS).graph, "Conv2dInt")
-    np.testing.assert_array_equal(ir.const(conv.inputs[2]), [2**31 - 1, -(2**31)])
+    np.testing.assert_array_equal(ir.const_value(conv.inputs[2]), [2**31 - 1, -(2**31)])
 
 
 # ---- batch -----------------------------------------------------------------------------------------------------------
@@ -197,11 +199,11 @@ def test_batch():
     """A chip's graph has batch 1 in every shape, generic keeps the axis open; a Session takes any batch of both."""
     for platform in ROWS:
         graph = nets.quantized(nets.branches(), platform=platform, effort="fast").graph
-        firsts = {ir.shape(v)[0] for v in ir.values(graph) if ir.shape(v)}
+        firsts = {ir.get_shape(v)[0] for v in ir.iter_values(graph) if ir.get_shape(v)}
         assert firsts == ({1} if platform == "venus" else {None})
         x = nets.samples(nets.branches(), 5)
         assert [len(a) for a in Session(graph).run(None, x)] == [5, 5]
-        targets = [ir.const(n.inputs[1]) for n in nodes(graph, "Reshape")]
+        targets = [ir.const_value(n.inputs[1]) for n in nodes(graph, "Reshape")]
         assert all(t[0] == (1 if platform == "venus" else -1) for t in targets)
 
 

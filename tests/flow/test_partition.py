@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC
@@ -16,7 +16,7 @@ from tests.nets import prepared, single
 def reasons(model, row=VENUS):
     """Return {op type: why} of what stays in float."""
     kinds = {str(node.name): node.op_type for node in model.graph}
-    return {kinds[name]: why for name, why in partition(model, row, {}).floats.items()}
+    return {kinds[name]: why for name, why in partition_graph(model, row, {}).floats.items()}
 
 
 CASES = {
@@ -46,7 +46,7 @@ CASES = {
         "Clip",
         "venus has no Clip",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -74,7 +74,7 @@ def test_frames_in_the_place_of_the_batch():
     back = net.node("Reshape", net.node("Relu", net.node("Reshape", rows, shapes[1])), shapes[2])
     kept = net.node("MatMul", net.node("Reshape", back, shapes[3]), weight, out="y")
     model = net.graph(kept)
-    assert any("has 6 rows of one sample" in why for why in partition(prepared(model), VENUS, {}).floats.values())
+    assert any("has 6 rows of one sample" in why for why in partition_graph(prepared(model), VENUS, {}).floats.values())
     plain, wide = (nets.quantized(model, platform=row, effort="fast") for row in (VENUS, GENERIC))
     assert plain.report.chip_ready or plain.report.program.runs
     assert [node.op_type for node in wide.graph.graph].count("Reshape") == 4
@@ -95,7 +95,7 @@ def test_a_constant_beside_frames_in_the_place_of_the_batch():
     normed = net.node("LayerNormalization", net.node("Sin", shifted), *units)
     model = net.graph(net.linear(net.node("Reshape", normed, net.const(np.array([1, 24]))), (24, 4), out="y"))
     for chip in (VENUS, ARCS):
-        found = partition(prepared(model), chip, {}).floats
+        found = partition_graph(prepared(model), chip, {}).floats
         whys = [why for name, why in found.items() if name.startswith(("Mul", "Add", "Layer"))]
         assert len(whys) == 3
         assert all("its axis 0 has 6 rows of one sample" in why for why in whys)
@@ -129,7 +129,7 @@ def test_a_sum_of_what_the_host_computes(behind, why):
     out = net.node("Add", joined, joined)
     if behind != "end":
         out = net.conv(net.node("Sin", out) if behind == "host" else out, (4, 8, 3, 3))
-    found = partition(prepared(net.graph(out)), VENUS, {})
+    found = partition_graph(prepared(net.graph(out)), VENUS, {})
     left = {name: each for name, each in found.floats.items() if name.startswith(("Concat", "Add"))}
     assert set(left.values()) == why
     assert len(left) == (2 if why else 0)
@@ -140,7 +140,7 @@ def test_a_sum_behind_the_hosts_first_operators_stays():
     """Nothing of the chip stands before them."""
     net = nets.Net(3, 8, 8)
     out = net.node("Add", net.node("Sin", "x"), net.node("Cos", "x"))
-    assert any(name.startswith("Add") for name in partition(prepared(net.graph(out)), VENUS, {}).ops)
+    assert any(name.startswith("Add") for name in partition_graph(prepared(net.graph(out)), VENUS, {}).ops)
 
 
 def test_host_part_and_fallbacks():
@@ -252,7 +252,7 @@ def test_all_zero_tensor_is_noted():
 def test_names_are_the_users():
     """Law 1: the plan speaks of tensors of the float graph."""
     result = nets.quantized(nets.shortcut())
-    known = {str(v.name) for v in ir.values(result.float_graph)} | set(result.float_graph.graph.initializers)
+    known = {str(v.name) for v in ir.iter_values(result.float_graph)} | set(result.float_graph.graph.initializers)
     assert result.plan.tensors.keys() <= known
 
 
@@ -262,7 +262,7 @@ def test_what_leaves_between_two_parts():
     a = net.node("Sin", net.linear("x", (6, 8)))
     b = net.node("Relu", net.linear(a, (8, 8)))
     found = prepared(net.graph(net.node("Sin", net.linear(b, (8, 4)), out="y")))
-    parts = partition(found, VENUS, {})
+    parts = partition_graph(found, VENUS, {})
     first, second, last = [str(node.outputs[0].name) for node in found.graph if node.op_type == "Linear"]
     assert parts.between_parts(VENUS) == [first]
     assert {second, last} & parts.wide_outputs(VENUS) == {last}

@@ -7,11 +7,11 @@ import onnxruntime
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import shared_scales
+from lingeronnx.flow.assign import group_shared_scales
 from lingeronnx.flow.planning import calibration, scale_assignment
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize, straighten
-from lingeronnx.passes.folding.shapes import all_traced, trace_shapes
+from lingeronnx.passes import normalize, resolve_control_flow
+from lingeronnx.passes.folding.shape_tracing import is_fully_shaped, trace_shapes
 from tests import nets
 
 
@@ -73,7 +73,9 @@ def test_ties_are_looked_for_once(monkeypatch):
     """Who shares a scale is found once, and handed on."""
     calls = []
     for stage in (calibration, scale_assignment):
-        monkeypatch.setattr(stage, "shared_scales", lambda *args: calls.append(args) or shared_scales(*args))
+        monkeypatch.setattr(
+            stage, "group_shared_scales", lambda *args: calls.append(args) or group_shared_scales(*args)
+        )
     lo.quantize(network(), nets.samples(network(), 2), platform="venus")
     assert len(calls) == 1
 
@@ -83,11 +85,11 @@ def test_what_passes_say_of_shapes_is_true(net):
     """Law: where all shapes are known after normalisation, tracing them again changes nothing."""
     model = net()
     feed = {name: array[:1] for name, array in nets.samples(model).items()}
-    straighten(model, feed)
+    resolve_control_flow(model, feed)
     normalize(model)
-    known = all_traced(model)
-    before = {str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.values(model)}
+    known = is_fully_shaped(model)
+    before = {str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.iter_values(model)}
     trace_shapes(model, feed)
-    assert all_traced(model)
+    assert is_fully_shaped(model)
     if known:
-        assert {str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.values(model)} == before
+        assert {str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.iter_values(model)} == before

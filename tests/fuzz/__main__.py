@@ -14,8 +14,8 @@ import onnx
 from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, failed, fell, kind, tables
-from tests.fuzz.made import PLATFORMS, Made
 from tests.fuzz.nets import case
+from tests.fuzz.quantized_case import PLATFORMS, QuantizedCase
 from tests.fuzz.shrink import shrink
 
 DEFAULTS = 10  # one net in so many is quantized with the defaults, the others with --effort fast
@@ -56,10 +56,18 @@ def main(words=None):
 def _run(net, platform, effort, names):
     """Return the row of a net."""
     start = time.perf_counter()
-    made = Made(net, platform, effort)
+    made = QuantizedCase(net, platform, effort)
     found = failures(made, names)
-    row = {"family": net.family, "seed": net.seed, "net": net.digest, "platform": platform, "effort": effort,
-           "ready": False, "why": "", "failed": found}  # fmt: skip
+    row = {
+        "family": net.family,
+        "seed": net.seed,
+        "net": net.digest,
+        "platform": platform,
+        "effort": effort,
+        "ready": False,
+        "why": "",
+        "failed": found,
+    }
     if "result" in vars(made):
         report = made.result.report
         row["ready"] = bool(report.chip_ready)
@@ -82,13 +90,13 @@ def _smallest(row, check, folder, seconds):
     names = None if check in ("error", "refused") else [check]
 
     def same(other):
-        found = failures(Made(other, platform, effort), names)
+        found = failures(QuantizedCase(other, platform, effort), names)
         return bool({kind(t) for t in failed(row)[check]} & {kind(t) for t in found.get(check, ())})
 
     small = shrink(case(row["family"], row["seed"]), same, seconds)
     path = folder / f"{check}-{row['family']}-{row['seed']}-{platform}.onnx"
     onnx.save(small.model, path)
-    found = failures(Made(small, platform, effort), names).get(check, ["it does not fail again"])
+    found = failures(QuantizedCase(small, platform, effort), names).get(check, ["it does not fail again"])
     _print(f"  smallest: {path}: {found[0]}\n" + _indented(onnx.printer.to_text(_without_weights(small.model))))
 
 

@@ -9,15 +9,15 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from simulator.rows import ROWS, runs_here
-from tests.fuzz.made import SAMPLES, copied, cut, named, run_float, taps, unlike
+from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
+from tests.fuzz.quantized_case import SAMPLES, copied, cut, named, run_float, taps, unlike
 
-__all__ = ["blocks", "normalised", "plain"]
+__all__ = ["check_batch_splits", "check_normalised_graph", "check_plain_classes"]
 
-ROW_NAMES = ("0", *(row.name for row in ROWS if runs_here(row)))
+ROW_NAMES = ("0", *(row.name for row in INSTRUCTION_SETS if is_supported_by_host(row)))
 
 
-def normalised(made):
+def check_normalised_graph(made):
     """The normalised float graph computes what the user's computes, both in onnxruntime."""
     feed = {name: array[:1] for name, array in made.feeds.items()}
     want, have = (run_float(proto, feed) for proto in (made.case.model, ir.to_proto(made.result.float_graph)))
@@ -30,10 +30,10 @@ def normalised(made):
             yield f"output '{name}' is off by {off:.2g} of its range"
 
 
-def plain(made):
+def check_plain_classes(made):
     """The simulator gives the integers of onnx's reference evaluator with our plain classes, tensor by tensor.
 
-    Float operators are not its business (`normalised`): what they write is given to both.
+    Float operators are not its business (`check_normalised_graph`): what they write is given to both.
     """
     session = made.session
     if not session.is_integer:
@@ -92,14 +92,17 @@ def environment(**values):
                 os.environ[key] = value
 
 
-def blocks(made):
+def check_batch_splits(made):
     """Samples one after another, other numbers of threads and other instructions change no integer."""
     integers = [name for name, array in made.tensors.items() if array.dtype.kind in "iu"]
     parts = [taps(made.session, cut(made.feeds, a, b)) for a, b in ((0, 2), (2, SAMPLES))]
     for name in integers:
         want, pieces = made.tensors[name], [part[name] for part in parts]
-        if len(want) == SAMPLES and [len(p) for p in pieces] == [2, 3] and not np.array_equal(
-            want, np.concatenate(pieces)):  # fmt: skip
+        if (
+            len(want) == SAMPLES
+            and [len(p) for p in pieces] == [2, 3]
+            and not np.array_equal(want, np.concatenate(pieces))
+        ):
             yield f"2 and 3 samples: {named(made.proto, [name])}"
             break
     turn = made.case.seed

@@ -7,17 +7,28 @@ import re
 from collections.abc import Mapping
 
 from lingeronnx.errors import LingerOnnxError
-from tests.fuzz.arithmetic import blocks, normalised, plain
-from tests.fuzz.forms import again, deploy, file, linger, mended, qdq
-from tests.fuzz.promises import ahead, alarm, promise, reason
+from tests.fuzz.arithmetic import check_batch_splits, check_normalised_graph, check_plain_classes
+from tests.fuzz.packability_checks import check_chip_ready, check_forecast, check_reasons, check_refusals
+from tests.fuzz.serialization_checks import again, deploy, file, linger, mended, qdq
 
 __all__ = ["CHECKS", "failures"]
 
 #: Name -> check, in the order in which they run.
 CHECKS: Mapping = {
-    "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "ahead": ahead,
-    "reason": reason, "file": file, "linger": linger, "qdq": qdq, "again": again, "deploy": deploy, "repair": mended,
-}  # fmt: skip
+    "normalised": check_normalised_graph,
+    "plain": check_plain_classes,
+    "blocks": check_batch_splits,
+    "promise": check_chip_ready,
+    "alarm": check_refusals,
+    "ahead": check_forecast,
+    "reason": check_reasons,
+    "file": file,
+    "linger": linger,
+    "qdq": qdq,
+    "again": again,
+    "deploy": deploy,
+    "repair": mended,
+}
 
 
 def failures(made, names=None):

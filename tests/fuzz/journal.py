@@ -4,8 +4,8 @@ import json
 import re
 from collections import Counter, defaultdict
 
-from tests.fuzz.known import known
-from tests.fuzz.made import CHIPS
+from tests.fuzz.known_differences import find_known_reason
+from tests.fuzz.quantized_case import CHIPS
 
 __all__ = ["Journal", "failed", "fell", "kind", "tables"]
 
@@ -115,10 +115,10 @@ def differences(rows, side):
 
 def failed(row):
     """Return {check: what is wrong}, without what is known."""
-    found = {check: [text for text in texts if not known(text)] for check, texts in row["failed"].items()}
+    found = {check: [text for text in texts if not find_known_reason(text)] for check, texts in row["failed"].items()}
     return {check: texts for check, texts in found.items() if texts}
 
 
 def expectations(row):
     """Return the reasons of what is known of a net."""
-    return {known(text) for texts in row["failed"].values() for text in texts} - {None}
+    return {find_known_reason(text) for texts in row["failed"].values() for text in texts} - {None}

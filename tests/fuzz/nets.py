@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from tests.fuzz.draw import Draw
 from tests.fuzz.families import FAMILIES
+from tests.fuzz.random_net import RandomNet
 
 __all__ = ["CALLS", "SAMPLES", "Case", "case"]
 
@@ -62,7 +62,7 @@ def case(family, seed):
     """Return the net of this family and seed."""
     rng = np.random.default_rng([zlib.crc32(family.encode()), seed])
     opset = int(rng.choice([13, 17, 18, 20]))
-    net = Draw(rng, opset, batch=1 if rng.random() < 0.15 else "N")
+    net = RandomNet(rng, opset, batch=1 if rng.random() < 0.15 else "N")
     outputs = FAMILIES[family](net)
     model = net.finish(outputs)
     ranges = {name: np.arange(count) for name, count in net.whole.items()}

@@ -26,14 +26,14 @@ def shrink(case, fails, seconds=60.0):
                 for proto in candidates(case):
                     if time.monotonic() > end:
                         return case
-                    smaller = sound(case, proto)
+                    smaller = accept_if_smaller(case, proto)
                     if smaller is not None and fails(smaller):
                         case, again, changed = smaller, True, True
                         break
     return case
 
 
-def sound(case, proto):
+def accept_if_smaller(case, proto):
     """Return the case with another model, where that is smaller than before and onnxruntime runs it; else None."""
     proto = pruned(proto)
     try:
@@ -45,14 +45,14 @@ def sound(case, proto):
         found = session.run(None, {name: array[:1] for name, array in data.items()})
     except Exception:  # whatever is wrong with a candidate, it is none
         return None
-    if weight(proto) >= weight(case.model) or not all(np.isfinite(array).all() for array in found):
+    if measure_size(proto) >= measure_size(case.model) or not all(np.isfinite(array).all() for array in found):
         return None
     names = {value.name for value in (*proto.graph.input, *proto.graph.output)}
     state = {output: given for output, given in case.state.items() if {output, given} <= names}
     return dataclasses.replace(case, model=proto, data=data, state=state)
 
 
-def weight(proto):
+def measure_size(proto):
     """Return what is to become less: nodes, then ends, then numbers."""
     graph = proto.graph
     sizes = [np.prod(t.dims, dtype=int) for t in graph.initializer]

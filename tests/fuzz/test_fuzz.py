@@ -11,15 +11,15 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.qdq.difference import Difference
+from lingeronnx.qdq.difference import SimulatorDifference
 from tests.fuzz import __main__ as command
-from tests.fuzz import forms
+from tests.fuzz import serialization_checks
 from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, fell, tables
-from tests.fuzz.known import KNOWN, known
-from tests.fuzz.made import PLATFORMS, Made, copied, run_float
+from tests.fuzz.known_differences import KNOWN, find_known_reason
 from tests.fuzz.nets import case
+from tests.fuzz.quantized_case import PLATFORMS, QuantizedCase, copied, run_float
 from tests.fuzz.shrink import shrink
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
@@ -34,20 +34,20 @@ ONCE = (("rows", 60, "venusA"), ("twice", 25, "venusA"), ("attention", 6, "venus
 def test_nothing_disagrees(family, platform):
     """No two of our tools say different things about these nets, but for what is known."""
     for seed in range(SEEDS):
-        found = failures(Made(case(family, seed), platform))
-        assert {check: texts for check, texts in found.items() if not all(map(known, texts))} == {}, seed
+        found = failures(QuantizedCase(case(family, seed), platform))
+        assert {check: texts for check, texts in found.items() if not all(map(find_known_reason, texts))} == {}, seed
 
 
 @pytest.mark.parametrize(("family", "seed", "platform"), ONCE)
 def test_the_judges_agree_where_they_once_did_not(family, seed, platform):
-    assert failures(Made(case(family, seed), platform), ["promise", "alarm"]) == {}
+    assert failures(QuantizedCase(case(family, seed), platform), ["promise", "alarm"]) == {}
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("place", KNOWN, ids=lambda place: f"{place.family}{place.seed}")
 def test_what_is_known_is_still_there(place):
     """An entry goes when its cause is mended."""
-    found = failures(Made(case(place.family, place.seed), place.platform))
+    found = failures(QuantizedCase(case(place.family, place.seed), place.platform))
     assert any(place.says(text) for texts in found.values() for text in texts)
 
 
@@ -149,15 +149,23 @@ def raises(made):
 
 
 SPOILED = {
-    "normalised": other_float, "plain": other_weights, "blocks": other_tensors, "promise": no_room, "alarm": refused,
-    "ahead": refused, "reason": no_reason, "file": other_tensors, "linger": other_tensors, "error": raises,
-}  # fmt: skip
+    "normalised": other_float,
+    "plain": other_weights,
+    "blocks": other_tensors,
+    "promise": no_room,
+    "alarm": refused,
+    "ahead": refused,
+    "reason": no_reason,
+    "file": other_tensors,
+    "linger": other_tensors,
+    "error": raises,
+}
 
 
 @pytest.fixture(scope="module")
 def checked():
     """A net in which all checks find nothing, with everything that they computed."""
-    made = Made(case("image", 1), "arcs")
+    made = QuantizedCase(case("image", 1), "arcs")
     assert failures(made) == {}
     assert made.result.report.chip_ready
     return made
@@ -184,11 +192,11 @@ def test_what_they_compare_can_differ(check, made, monkeypatch):
     """The same for those whose other side is a call."""
     count = iter(range(99))
     spoil = {
-        "qdq": ("differences", lambda *_: [Difference("t", "Conv2dInt", False, 2, 1.0)]),
+        "qdq": ("measure_differences", lambda *_: [SimulatorDifference("t", "Conv2dInt", False, 2, 1.0)]),
         "deploy": ("chained", lambda *_: {}),
         "repair": ("run_proto", lambda *_: {"y": np.array(next(count))}),
     }
-    monkeypatch.setattr(forms, *spoil[check])
+    monkeypatch.setattr(serialization_checks, *spoil[check])
     assert failures(made, [check])[check]
 
 
@@ -235,11 +243,18 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 def test_tables():
     """Shares by family and chip, failures by platform and family."""
     rows = [
-        {"family": family, "seed": seed, "platform": "venus", "effort": "fast", "ready": seed > 0,
-         "why": "" if seed else "strides are one of (1, 2, 4); here 3",
-         "failed": {"plain": ["x"]} if seed else {}}
-        for family in ("image", "rows") for seed in range(4)
-    ]  # fmt: skip
+        {
+            "family": family,
+            "seed": seed,
+            "platform": "venus",
+            "effort": "fast",
+            "ready": seed > 0,
+            "why": "" if seed else "strides are one of (1, 2, 4); here 3",
+            "failed": {"plain": ["x"]} if seed else {},
+        }
+        for family in ("image", "rows")
+        for seed in range(4)
+    ]
     text = "\n".join(tables(rows))
     assert "| all | 6 of 8 (75 %)" in text
     assert "| strides are one of # # # | 2 | 0 | 0 |" in text

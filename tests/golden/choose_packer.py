@@ -19,8 +19,24 @@ SETS = {
     "executor": (("",), 80000, 1, ("whole_models",)),
     "four_bits": (("",), 6000, 3, ("w4_nets",)),
 }
-KEPT = ("id", "topic", "about", "file", "platform", "arguments", "packs", "error", "runs", "run_error",
-        "equal_to_simulator", "simulator_note", "written_past_plan", "memory", "npz", "npz_keys")  # fmt: skip
+KEPT = (
+    "id",
+    "topic",
+    "about",
+    "file",
+    "platform",
+    "arguments",
+    "packs",
+    "error",
+    "runs",
+    "run_error",
+    "equal_to_simulator",
+    "simulator_note",
+    "written_past_plan",
+    "memory",
+    "npz",
+    "npz_keys",
+)
 MORE = ("package_bytes", "package_bytes_8")  # of the sets that have them
 
 

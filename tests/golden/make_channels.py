@@ -1,7 +1,7 @@
 """Make the vectors of layers with a scale for each channel: `python -m tests.golden.make_channels`.
 
 The platform `generic` is defined by this project (docs/generic.md), so nothing is measured: the integers are computed
-from that page by rational numbers (`tests/naive`), which share no code with the simulator.
+from that page by rational numbers (`tests/oracles`), which share no code with the simulator.
 """
 
 from pathlib import Path
@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from lingeronnx.reference._arithmetic import multiplier
-from tests.naive import conv as naive
-from tests.naive.fixed import rescale
+from lingeronnx.reference._arithmetic import fixed_point_multiplier
+from tests.oracles import conv as naive
+from tests.oracles.fixed import rescale
 
 FOLDER = Path(__file__).parent / "channels"
 WHOLE = (1 << 30, 30, 62)  # leaves every accumulator as it is
@@ -69,13 +69,24 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
     y = np.empty(acc.shape, np.int16 if bits[2] > 8 else np.int8)
     for place in np.ndindex(*acc.shape):
         ratio = float(scale_o) / (float(scale_x) * float(scale_w[place[axis] % own]))
-        y[place] = rescale(acc[place], (*multiplier(ratio), bits[2]))
-    attrs = {"data_bits": bits[0], "parameter_bits": bits[1], "o_bits": bits[2], "scale_x": float(scale_x),
-                 "scale_w": [float(s) for s in scale_w], "scale_o": float(scale_o)}  # fmt: skip
+        y[place] = rescale(acc[place], (*fixed_point_multiplier(ratio), bits[2]))
+    attrs = {
+        "data_bits": bits[0],
+        "parameter_bits": bits[1],
+        "o_bits": bits[2],
+        "scale_x": float(scale_x),
+        "scale_w": [float(s) for s in scale_w],
+        "scale_o": float(scale_o),
+    }
     if kind != "LinearInt":
         rank = len(strides)
-        attrs |= {"kernel_shape": list(weights[2:]), "strides": list(strides), "pads": list(pads), "group": group,
-                  "dilations": [1] * rank}  # fmt: skip
+        attrs |= {
+            "kernel_shape": list(weights[2:]),
+            "strides": list(strides),
+            "pads": list(pads),
+            "group": group,
+            "dilations": [1] * rank,
+        }
     nodes = [
         helper.make_node("Quant", ["x"], ["x_q"], "quant", domain="thinker", data_bits=bits[0], scale_x=float(scale_x)),
         helper.make_node(kind, ["x_q", "w", "b"], ["y_q"], "layer", domain="thinker", **attrs),

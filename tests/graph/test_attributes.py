@@ -10,23 +10,31 @@ from onnx import helper
 
 from lingeronnx.errors import InternalError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.graph.attributes import check_attributes, integer, integers, number, numbers, place, scales
+from lingeronnx.graph.attributes import (
+    check_attributes,
+    get_int,
+    get_ints,
+    get_number,
+    get_numbers,
+    get_scales,
+    node_label,
+)
 
 ATTRS = {"bits": 8, "scale": 0.5, "pads": (1, 2), "none": None, "empty": [], "text": "abc", "names": ["a"], "zero": 0}
 
 
 def test_one_number():
-    assert (number(ATTRS, "scale"), integer(ATTRS, "bits"), integer(ATTRS, "zero", 7)) == (0.5, 8, 0)
-    assert [integer(ATTRS, key, 3) for key in ("none", "absent")] == [3, 3]
+    assert (get_number(ATTRS, "scale"), get_int(ATTRS, "bits"), get_int(ATTRS, "zero", 7)) == (0.5, 8, 0)
+    assert [get_int(ATTRS, key, 3) for key in ("none", "absent")] == [3, 3]
 
 
 def test_lists():
-    assert numbers(ATTRS, "pads") == integers(ATTRS, "pads") == [1, 2]
-    assert [integers(ATTRS, key, range(2)) for key in ("none", "absent", "empty")] == [[0, 1]] * 3
-    assert (scales(ATTRS, "scale"), scales(ATTRS, "pads")) == (0.5, [1, 2])
+    assert get_numbers(ATTRS, "pads") == get_ints(ATTRS, "pads") == [1, 2]
+    assert [get_ints(ATTRS, key, range(2)) for key in ("none", "absent", "empty")] == [[0, 1]] * 3
+    assert (get_scales(ATTRS, "scale"), get_scales(ATTRS, "pads")) == (0.5, [1, 2])
 
 
-@pytest.mark.parametrize("read", (number, integer, numbers, integers, scales))
+@pytest.mark.parametrize("read", (get_number, get_int, get_numbers, get_ints, get_scales))
 @pytest.mark.parametrize("key", ("text", "names", "none", "absent"))
 def test_another_kind_is_refused(read, key):
     with pytest.raises(ModelError, match=f"attribute {key} is .* must be a"):
@@ -35,16 +43,16 @@ def test_another_kind_is_refused(read, key):
 
 def test_what_is_not_finite_is_no_whole_number():
     with pytest.raises(ModelError, match="attribute bits is inf; it must be a whole number"):
-        integer({"bits": float("inf")}, "bits")
+        get_int({"bits": float("inf")}, "bits")
     with pytest.raises(ModelError, match="attribute pads is nan"):
-        integers({"pads": [1, float("nan")]}, "pads")
+        get_ints({"pads": [1, float("nan")]}, "pads")
 
 
 def test_a_list_is_no_number():
     with pytest.raises(ModelError, match="must be a number"):
-        number(ATTRS, "pads")
+        get_number(ATTRS, "pads")
     with pytest.raises(ModelError, match="must be a list"):
-        numbers(ATTRS, "bits")
+        get_numbers(ATTRS, "bits")
 
 
 def test_what_must_be_known():
@@ -52,8 +60,16 @@ def test_what_must_be_known():
     x, y = node.inputs[0], node.outputs[0]
     y.name = "y"
     held = oir.Value(name="c", const_value=oir.tensor(np.arange(3)))
-    assert (ir.known_shape(x), ir.maker(y), ir.constant(held).tolist()) == ((None, 2), node, [0, 1, 2])
-    for ask, value, name in ((ir.known_shape, y, "y"), (ir.maker, x, "x"), (ir.constant, x, "x")):
+    assert (ir.require_shape(x), ir.require_producer(y), ir.require_const_value(held).tolist()) == (
+        (None, 2),
+        node,
+        [0, 1, 2],
+    )
+    for ask, value, name in (
+        (ir.require_shape, y, "y"),
+        (ir.require_producer, x, "x"),
+        (ir.require_const_value, x, "x"),
+    ):
         with pytest.raises(InternalError, match=name):
             ask(value)
         with pytest.raises(InternalError, match="absent"):
@@ -74,26 +90,34 @@ def node(kind, domain="", **attributes):
     return helper.make_node(kind, ["x"], ["y"], name="n", domain=domain, **attributes)
 
 
-@pytest.mark.parametrize(("made", "what"), [
-    (node("Softmax", axis=[1]), "'axis' is of another type than INT"),
-    (node("GRU", layout=["a", "b"]), "'layout' is of another type than INT"),  # of opset 14
-    (node("Squeeze", axes=1), "'axes' is of another type than INTS"),  # up to opset 11
-    (node("Relu", platform=[1, 2]), "'platform' is of another type than STRING"),
-    (node("Quant", "thinker", platform=3), "'platform' is of another type than STRING"),
-    (node("Quant", "thinker", quant_mode=0.5), "'quant_mode' is of another type than STRING"),
-    (node("Quant", "thinker", anything=["a", "b"]), "'anything' is of type STRINGS; it must be a number, a list"),
-    (node("iqAdd", "linger", scale_x=helper.make_tensor("t", 1, [1], [2.0])), "'scale_x' is of type TENSOR"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (node("Softmax", axis=[1]), "'axis' is of another type than INT"),
+        (node("GRU", layout=["a", "b"]), "'layout' is of another type than INT"),  # of opset 14
+        (node("Squeeze", axes=1), "'axes' is of another type than INTS"),  # up to opset 11
+        (node("Relu", platform=[1, 2]), "'platform' is of another type than STRING"),
+        (node("Quant", "thinker", platform=3), "'platform' is of another type than STRING"),
+        (node("Quant", "thinker", quant_mode=0.5), "'quant_mode' is of another type than STRING"),
+        (node("Quant", "thinker", anything=["a", "b"]), "'anything' is of type STRINGS; it must be a number, a list"),
+        (node("iqAdd", "linger", scale_x=helper.make_tensor("t", 1, [1], [2.0])), "'scale_x' is of type TENSOR"),
+    ],
+)
 def test_another_type(made, what):
     """Each is one line that names the node and the attribute."""
     with pytest.raises(ModelError, match=f"n: its attribute {what}"):
         ir.from_proto(model(made))
 
 
-@pytest.mark.parametrize("made", [
-    node("Softmax", axis=1), node("Relu", platform="venus", unknown=[1.5]), node("Nothing", axis="x"),
-    node("Quant", "thinker", scale_x=2.0, data_bits=8, pads=[1, 2], floats=[1.0], platform="venus"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        node("Softmax", axis=1),
+        node("Relu", platform="venus", unknown=[1.5]),
+        node("Nothing", axis="x"),
+        node("Quant", "thinker", scale_x=2.0, data_bits=8, pads=[1, 2], floats=[1.0], platform="venus"),
+    ],
+)
 def test_right_types(made):
     """Types of the operator's own, and attributes that nobody knows, pass."""
     check_attributes(model(made))
@@ -117,5 +141,5 @@ def test_the_opset_of_the_model_counts():
 
 def test_place():
     """Without a name a node is called after its output."""
-    assert place(onnx.NodeProto(op_type="Relu", output=["y"])) == "Relu y"
-    assert place(onnx.NodeProto(op_type="Relu")) == "Relu without a name"
+    assert node_label(onnx.NodeProto(op_type="Relu", output=["y"])) == "Relu y"
+    assert node_label(onnx.NodeProto(op_type="Relu")) == "Relu without a name"

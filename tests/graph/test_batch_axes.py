@@ -6,9 +6,9 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import batch_axes, note_batch_axes
+from lingeronnx.graph.batch_axes import infer_batch_axes, store_inferred_batch_axes
 from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.runners import FloatRunner, input_specs
+from lingeronnx.run.runners import FloatRunner, get_input_specs
 from lingeronnx.run.session import Session
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, streaming, time_first_input
 
@@ -23,7 +23,7 @@ def fed_by(*nodes, shape=(T, "N", WIDTH), kind="x"):
         value = net.node(op, value, *(net.const(np.asarray(c)) for c in constants), **attributes)
     x, more = (value, []) if kind == "x" else (net.time_first(), ["", value])
     y, *_ = net.layer("GRU", x, WIDTH, more=more)
-    return batch_axes(net.graph(y))
+    return infer_batch_axes(net.graph(y))
 
 
 CHAINS = {
@@ -50,25 +50,25 @@ def test_chains(name):
 def test_states():
     """Initial states are [D, N, H]; what several layers read differently is not told."""
     assert fed_by(shape=(1, "N", H), kind="h") == {"given": 1}
-    assert batch_axes(streaming("LSTM", 2)) == {"h": 1, "c": 1}
+    assert infer_batch_axes(streaming("LSTM", 2)) == {"h": 1, "c": 1}
     net = Recurrent(T, WIDTH)
     net.layer("GRU", "x", WIDTH, outputs=1)
     y, *_ = net.layer("GRU", net.time_first(), WIDTH, outputs=1)
-    assert batch_axes(net.graph(y)) == {}
+    assert infer_batch_axes(net.graph(y)) == {}
 
 
 def test_metadata():
     """It outlives the operators it was found by, also in a file."""
     model = time_first_input("GRU", "N")
-    note_batch_axes(model)
+    store_inferred_batch_axes(model)
     for node in list(model.graph):
         node.domain = "elsewhere"
-    assert batch_axes(model) == {"x": 1}
+    assert infer_batch_axes(model) == {"x": 1}
     found = quantize(streaming("GRU"), platform="generic", effort="fast")
-    assert batch_axes(ir.from_proto(ir.to_proto(found.graph))) == {"h": 1}
+    assert infer_batch_axes(ir.from_proto(ir.to_proto(found.graph))) == {"h": 1}
     plain = Recurrent(T, WIDTH)
     model = plain.graph(plain.node("Relu", "x"))
-    note_batch_axes(model)
+    store_inferred_batch_axes(model)
     assert not model.metadata_props
 
 
@@ -102,7 +102,7 @@ def test_one_sample_models():
     open_model, one = time_first_input("LSTM", "N"), time_first_input("LSTM", 1)
     x = np.random.default_rng(0).standard_normal((T, 3, WIDTH)).astype(F32)
     want = Session(open_model).run(None, {"x": x})
-    assert [spec.axis for spec in input_specs(one)] == [1]
+    assert [spec.axis for spec in get_input_specs(one)] == [1]
     found = {name: array for name, array, _ in FloatRunner(one, ["x"]).run({"x": x})}
     np.testing.assert_array_equal(found["x"], x)
     have = quantize(one, {"x": x}, platform="generic", effort="fast").session().run(None, {"x": x})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.graph.builder import Builder
+from lingeronnx.graph.builder import SubgraphBuilder
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
 
@@ -25,9 +25,9 @@ def state(graph):
 def written(graph):
     """Write the Transpose as a crop, a Reshape, a Transpose and a Reshape back."""
     node = list(graph.graph)[-1]
-    build = Builder(graph, node)
-    whole = build.crop(ir.source(node), 1, 0, 6, "all")
-    assert whole is ir.source(node)
+    build = SubgraphBuilder(graph, node)
+    whole = build.crop(ir.require_input(node), 1, 0, 6, "all")
+    assert whole is ir.require_input(node)
     halves = [build.crop(whole, 1, start, start + 3, "half") for start in (0, 3)]
     joined = build("Concat", halves, ["N", 6, 4], "joined", {"axis": 1})
     value = build(
@@ -39,7 +39,7 @@ def written(graph):
 
 def put(graph, build):
     build.done()
-    ir.name_nodes(graph)
+    ir.assign_node_names(graph)
 
 
 def test_the_last_takes_over_the_names():
@@ -52,8 +52,8 @@ def test_the_last_takes_over_the_names():
     nodes = list(graph.graph)
     assert nodes[-1].name == name
     assert nodes[-1].outputs[0].name == "y"
-    assert {ir.origin(node) for node in build.nodes} == {name}
-    names = [str(value.name) for value in ir.values(graph)]
+    assert {ir.origin_name(node) for node in build.nodes} == {name}
+    names = [str(value.name) for value in ir.iter_values(graph)]
     assert len(names) == len(set(names))
     assert {"y_turned", "y_turned_2", "y_half", "y_half_2", "y_map"} <= set(names)
     for found, array, _ in FloatRunner(graph, ["y"]).run({"x": X}):
@@ -64,7 +64,7 @@ def test_sizes_are_told():
     """Of every tensor, with the batch as it was, and onnxruntime agrees."""
     graph = model()
     build = written(graph)
-    told = {str(node.outputs[0].name): tuple(ir.shape(node.outputs[0]))[1:] for node in build.nodes[:-1]}
+    told = {str(node.outputs[0].name): tuple(ir.get_shape(node.outputs[0]))[1:] for node in build.nodes[:-1]}
     put(graph, build)
     for name, array, _ in FloatRunner(graph, list(told)).run({"x": X}):
         assert array.shape == (3, *told[name])
@@ -86,6 +86,6 @@ def test_what_is_given_up_leaves_nothing():
 def test_the_names_begin_as_told(base, name):
     """After the node's output, or after what is given."""
     graph = model()
-    build = Builder(graph, list(graph.graph)[-1], base)
+    build = SubgraphBuilder(graph, list(graph.graph)[-1], base)
     assert build.constant(np.zeros(2, np.float32), "part").name == name
     assert build.number(3) is build.number(3)

@@ -21,13 +21,13 @@ def test_a_module_loads_at_its_first_use(tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 hooks = list(sys.meta_path)
-from lingeronnx.graph._lazy import lazily
-with lazily("slow_one"):
+from lingeronnx.graph._deferred_import import defer_imports
+with defer_imports("slow_one"):
     import reader
 print("imported", "slow_one" in sys.modules, sys.meta_path == hooks)
 print(reader.read())
 import slow_one
-with lazily("slow_one"):
+with defer_imports("slow_one"):
     import slow_one as again
 print(again is slow_one)
 """

@@ -10,18 +10,31 @@ from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.lower import plan_of
+from lingeronnx.flow.lower import extract_plan
 from lingeronnx.graph import ir
-from lingeronnx.graph.names import KEY, restored, written
-from lingeronnx.run.borders import float_names
+from lingeronnx.graph.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
+from lingeronnx.run.float_names import map_to_float_names
 from lingeronnx.targets.luna import VENUS
-from lingeronnx.targets.luna.packer.names import is_safe, safe_names
-from tests.examples import examples
+from lingeronnx.targets.luna.packer.names import build_safe_names, is_safe
+from tests.case_selection import limit_examples
 
 CHIPS = ("venus", "arcs", "venusA")
 #: What packer.md lists, and what only looks like it.
-UNSAFE = ("a@b", "@", "Scale", "Scale_1", "Scaled", "workspace", "my_workspace_2", "dma_buffer1", "dma_buffer2", "x:0",
-          "a::b", "a,b", "line\nbreak")  # fmt: skip
+UNSAFE = (
+    "a@b",
+    "@",
+    "Scale",
+    "Scale_1",
+    "Scaled",
+    "workspace",
+    "my_workspace_2",
+    "dma_buffer1",
+    "dma_buffer2",
+    "x:0",
+    "a::b",
+    "a,b",
+    "line\nbreak",
+)
 SAFE = ("scale_1", "MyScale", "work", "a/b.c-d e", "/x", "0", "é 中 #[0] = % {} * \\ '", "dma_buffer", "y_q", "_")
 
 
@@ -99,14 +112,34 @@ def plain(chip):
     return PLAIN[chip]
 
 
-PART = st.sampled_from(("@", "Scale", "workspace", "dma_buffer1", "_q", "_q16", "x", "y", "/", "_", ":", ",", "é", "中",
-                        "_2", " ", "_bias", "L" * 60))  # fmt: skip
+PART = st.sampled_from(
+    (
+        "@",
+        "Scale",
+        "workspace",
+        "dma_buffer1",
+        "_q",
+        "_q16",
+        "x",
+        "y",
+        "/",
+        "_",
+        ":",
+        ",",
+        "é",
+        "中",
+        "_2",
+        " ",
+        "_bias",
+        "L" * 60,
+    )
+)
 NAME = st.lists(PART, min_size=1, max_size=4).map("".join) | st.text(string.printable, min_size=1, max_size=8)
 TAKEN = {f"{p}{e}" for p in "uvw" for e in ("_weight", "_bias")} | {"pooled", "flat"}
 
 
 @pytest.mark.slow
-@examples(25, phases=set(Phase) - {Phase.shrink})
+@limit_examples(25, phases=set(Phase) - {Phase.shrink})
 @given(
     st.lists(NAME.filter(lambda name: name not in TAKEN), min_size=7, max_size=7, unique=True),
     st.lists(NAME, max_size=8),
@@ -134,15 +167,15 @@ def test_hostile_names(tmp_path_factory, names, nodes, chip):
     assert [o.name for o in session.get_outputs()] == [known["y"], known["z"]]
     for got, array in zip(session.run(None, {known["x"]: SAMPLES}), other.run(None, {"x": SAMPLES}), strict=True):
         np.testing.assert_array_equal(got, array)
-    pairs, plain_pairs = session.floats, float_names(want.graph)
+    pairs, plain_pairs = session.floats, map_to_float_names(want.graph)
     taps, plain_taps = session.taps({known["x"]: SAMPLES}), other.taps({"x": SAMPLES})
     for (tensor, array, scale), (plain_tensor, plain_array, plain_scale) in zip(taps, plain_taps, strict=True):
         np.testing.assert_array_equal(array, plain_array)
         assert scale == plain_scale
         own = plain_pairs.get(plain_tensor, plain_tensor)
         assert own not in known or pairs.get(tensor, tensor) == known[own]
-    assert plan_of(session.model).tensors == plan_of(found.graph).tensors
-    assert found.report.names == safe_names(found.graph).tensors
+    assert extract_plan(session.model).tensors == extract_plan(found.graph).tensors
+    assert found.report.names == build_safe_names(found.graph).tensors
     assert set(found.plan.tensors) >= {known["x"], known["d"], known["y"]}
     right = other.run(["y"], {"x": SAMPLES})[0].argmax(axis=1)
     assert lo.evaluate(path, [({known["x"]: SAMPLES}, right)], metric="top1", output=known["y"]).value == 100
@@ -176,7 +209,7 @@ def test_generic_keeps_names(tmp_path):
     found.save(tmp_path / "g.onnx")
     raw = onnx.load(tmp_path / "g.onnx")
     assert [v.name for v in (*raw.graph.input, *raw.graph.output)] == ["in@0", "y::0", "workspace"]
-    assert KEY not in {p.key for p in raw.metadata_props}
+    assert NAMES_KEY not in {p.key for p in raw.metadata_props}
     assert found.report.names == {}
 
 
@@ -196,19 +229,19 @@ def test_chip_part_has_the_same_names(tmp_path):
     found.save(tmp_path / "whole.onnx")
     found.save_chip(tmp_path / "chip.onnx")
     whole, part = (ir.load(tmp_path / name) for name in ("whole.onnx", "chip.onnx"))
-    maps = [json.loads(graph.metadata_props[KEY])["tensors"] for graph in (whole, part)]
+    maps = [json.loads(graph.metadata_props[NAMES_KEY])["tensors"] for graph in (whole, part)]
     assert maps[1].items() <= maps[0].items()
     assert lo.Session(tmp_path / "chip.onnx").inputs[0].name == "in@0"
-    assert all(kept(str(v.name)) for v in ir.values(part))
+    assert all(kept(str(v.name)) for v in ir.iter_values(part))
 
 
 def test_there_and_back(tmp_path):
     """What is read back is the graph that was written, and to write it again changes nothing."""
     found = small()
     found.save(tmp_path / "g.onnx")
-    back = restored(ir.load(tmp_path / "g.onnx"))
+    back = restore_user_names(ir.load(tmp_path / "g.onnx"))
     assert ir.to_proto(back) == ir.to_proto(found.graph)
-    ir.save(written(back, safe_names(back)), tmp_path / "h.onnx")
+    ir.save(apply_file_names(back, build_safe_names(back)), tmp_path / "h.onnx")
     assert (tmp_path / "g.onnx").read_bytes() == (tmp_path / "h.onnx").read_bytes()
 
 
@@ -235,9 +268,9 @@ def test_check_speaks_of_the_users_names(tmp_path):
 def test_a_damaged_map_is_told(tmp_path):
     """Metadata that are no map: one line, and no names are guessed."""
     graph = small().graph
-    graph.metadata_props[KEY] = '{"tensors": ["x"]}'
+    graph.metadata_props[NAMES_KEY] = '{"tensors": ["x"]}'
     ir.save(graph, tmp_path / "g.onnx")
-    with pytest.raises(lo.ModelError, match=f"metadata '{KEY}' cannot be read"):
+    with pytest.raises(lo.ModelError, match=f"metadata '{NAMES_KEY}' cannot be read"):
         lo.Session(tmp_path / "g.onnx")
 
 
@@ -247,8 +280,8 @@ def test_a_name_taken_meanwhile_stays():
     first = next(iter(graph.graph))
     old = str(first.outputs[0].name)
     tensors = {old: str(graph.graph.inputs[0].name), "gone": "y"}
-    graph.metadata_props[KEY] = json.dumps({"tensors": tensors, "nodes": {}})
-    assert str(next(iter(restored(graph).graph)).outputs[0].name) == old
+    graph.metadata_props[NAMES_KEY] = json.dumps({"tensors": tensors, "nodes": {}})
+    assert str(next(iter(restore_user_names(graph).graph)).outputs[0].name) == old
 
 
 def test_shared_constants_keep_their_names():

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir, onnxfile
+from lingeronnx.graph import ir, onnx_file
 from lingeronnx.run.session import Session
 
 RNG = np.random.default_rng(5)
@@ -120,10 +120,10 @@ def test_a_bad_file_never_replaces_a_good_one(name, limit, tmp_path):
     bad, words = BAD[name]
     path = tmp_path / "model.onnx"
     good = proto(helper.make_node("Relu", ["x"], ["y"]))
-    onnxfile.write(good, path, 1 << 30)
+    onnx_file.write_model(good, path, 1 << 30)
     before = path.read_bytes()
     with pytest.raises(ModelError, match="model.onnx is not written, nothing could load it") as raised:
-        onnxfile.write(bad, path, limit)
+        onnx_file.write_model(bad, path, limit)
     assert words in str(raised.value)
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
     assert path.read_bytes() == before
@@ -132,7 +132,7 @@ def test_a_bad_file_never_replaces_a_good_one(name, limit, tmp_path):
 def test_data_beside_the_model_are_looked_at(tmp_path):
     weight = numpy_helper.from_array(np.ones((4, 512), np.float32), "w")
     large = proto(helper.make_node("MatMul", ["x", "w"], ["y"]), constants=[weight])
-    onnxfile.write(large, tmp_path / "m.onnx", 64)
+    onnx_file.write_model(large, tmp_path / "m.onnx", 64)
     assert len(list(tmp_path.iterdir())) == 2
     assert ir.load(tmp_path / "m.onnx").graph.initializers["w"].const_value.shape == (4, 512)
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.graph.skeleton import without_weights
+from lingeronnx.graph.weight_stripping import strip_weights
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 17], doc_string: "secret",
@@ -38,7 +38,7 @@ def model():
 
 
 def test_the_graph_is_the_same_and_the_numbers_are_not():
-    before, after = model(), without_weights(model())
+    before, after = model(), strip_weights(model())
     assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
     shapes = [[(t.name, t.data_type, tuple(t.dims)) for t in m.graph.initializer] for m in (before, after)]
     assert shapes[0] == shapes[1]
@@ -54,19 +54,29 @@ def test_the_graph_is_the_same_and_the_numbers_are_not():
 
 
 def test_it_can_be_quantized_as_the_model_can():
-    bare = without_weights(model())
+    bare = strip_weights(model())
     x = np.random.default_rng(0).standard_normal((8, 2, 4, 4)).astype(np.float32)
     assert lo.quantize(bare, x, platform="generic", effort="fast").report.integer_macs == 1.0
 
 
-@pytest.mark.parametrize("kind", [TensorProto.BOOL, TensorProto.UINT8, TensorProto.FLOAT16, TensorProto.STRING,
-                                  TensorProto.INT4, TensorProto.BFLOAT16, TensorProto.DOUBLE])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TensorProto.BOOL,
+        TensorProto.UINT8,
+        TensorProto.FLOAT16,
+        TensorProto.STRING,
+        TensorProto.INT4,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+    ],
+)
 def test_every_type_has_a_pattern(kind):
     proto = model()
     proto.graph.initializer.append(
         helper.make_tensor("t", kind, [100], [b"secret"] * 100 if kind == TensorProto.STRING else [1] * 100)
     )
-    (made,) = (t for t in without_weights(proto).graph.initializer if t.name == "t")
+    (made,) = (t for t in strip_weights(proto).graph.initializer if t.name == "t")
     assert (made.data_type, list(made.dims)) == (kind, [100])
     assert b"secret" not in made.SerializeToString()
 
@@ -77,7 +87,7 @@ def test_data_elsewhere_are_not_needed():
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="gone.bin")
-    made = without_weights(proto).graph.initializer[0]
+    made = strip_weights(proto).graph.initializer[0]
     assert made.data_location == TensorProto.DEFAULT
     assert numpy_helper.to_array(made).shape == (2, 2, 3, 3)
 
@@ -85,4 +95,4 @@ def test_data_elsewhere_are_not_needed():
 def test_too_much_is_left_out():
     proto = model()
     proto.graph.initializer[0].dims[:] = [1 << 20, 1 << 20]
-    assert without_weights(proto) is None
+    assert strip_weights(proto) is None

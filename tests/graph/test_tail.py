@@ -11,16 +11,27 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.graph.tail import cut
+from lingeronnx.graph.dynamic_tail import split_dynamic_tail
 from lingeronnx.run.runners import FloatRunner
 from tests.passes.helpers import graph, proto, rand
 
 _BODY = "c = Conv<pads = [1, 1, 1, 1]>(x, w) r = Relu(c) d = Conv(r, v) f = Reshape(d, rows)"
 _HELD = {"w": rand(4, 3, 3, 3), "v": rand(5, 4, 1, 1, seed=1), "rows": np.array([1, 5, 16])}
 _IN = "float[1,3,4,4] x"
-_NUMBERS = {name: np.array(value) for name, value in {
-    "zero": [0], "one": [1], "two": [2], "four": [4], "five": [5], "many": [4], "last": [3], "none": 0, "true": True,
-}.items()}  # fmt: skip
+_NUMBERS = {
+    name: np.array(value)
+    for name, value in {
+        "zero": [0],
+        "one": [1],
+        "two": [2],
+        "four": [4],
+        "five": [5],
+        "many": [4],
+        "last": [3],
+        "none": 0,
+        "true": True,
+    }.items()
+}
 
 #: What decides the sizes -> (outputs, what comes behind f [1, 5, 16], more constants).
 TAILS = {
@@ -32,11 +43,13 @@ TAILS = {
         {"overlap": np.array([0.5], np.float32), "least": np.array([0.2], np.float32)},
     ),
     "what is above a bound": (
-        "float[K] y", "g = Greater(f, bound) n = NonZero(g) t = Transpose<perm = [1, 0]>(n) y = GatherND(f, t)",
+        "float[K] y",
+        "g = Greater(f, bound) n = NonZero(g) t = Transpose<perm = [1, 0]>(n) y = GatherND(f, t)",
         {"bound": np.float32(0.8)},
     ),
     "chosen values": (
-        "float[K] y", "l = Flatten<axis = 0>(f) q = Squeeze(l, zero) g = Greater(q, bound) y = Compress(q, g)",
+        "float[K] y",
+        "l = Flatten<axis = 0>(f) q = Squeeze(l, zero) g = Greater(q, bound) y = Compress(q, g)",
         {"bound": np.float32(0.8)},
     ),
     "as many as are above a bound": (
@@ -58,7 +71,7 @@ TAILS = {
         else_branch = same () => (float[1,5,16] e) { e = Identity(f) }>""",
         {"bound": np.float32(2.5)},
     ),
-}  # fmt: skip
+}
 
 
 def _model(name):
@@ -88,7 +101,7 @@ def test_the_host_has_it(name, platform, tmp_path):
     found = lo.quantize(source, _feeds(), platform=platform, effort="fast")
     path = tmp_path / "q.onnx"
     found.write(path)
-    session, tail = lo.Session(path), cut(source)
+    session, tail = lo.Session(path), split_dynamic_tail(source)
     outputs = [str(v.name) for v in source.graph.outputs]
     reads = [n for n in tail.reads if n in {str(v.name) for v in tail.body.graph.outputs}]
     ragged = set()
@@ -119,7 +132,7 @@ def graph_of(model):
 def test_nodes_are_told_in_the_order_of_the_graph(name):
     source = graph_of(_model(name))
     order = [str(node.name) for node in source.graph]
-    told = list(cut(source).why)
+    told = list(split_dynamic_tail(source).why)
     assert told == sorted(told, key=order.index)
 
 
@@ -154,7 +167,7 @@ def test_an_open_batch_goes_through_as_a_whole():
 def test_sizes_that_follow_from_sizes_stay(text):
     held = {"w": rand(4, 3), "none": np.array(0), "step": np.array(1), "z": np.array(True), "one": np.array([1])}
     model = graph(f"g (float[N,4] x) => (float[N,M] y) {{ {text} }}", **held)
-    assert cut(model) is None
+    assert split_dynamic_tail(model) is None
 
 
 def test_layers_behind_are_not_cut_off():
@@ -162,7 +175,7 @@ def test_layers_behind_are_not_cut_off():
     text = """g (float[N,4] x) => (float[K,3] y) { m = ReduceMax<axes = [1], keepdims = 0>(x) g = Greater(m, b)
         n = Compress<axis = 0>(x, g) a = MatMul(n, w) y = Relu(a) }"""
     model = graph(text, w=rand(4, 3), b=np.float32(0))
-    assert cut(model) is None
+    assert split_dynamic_tail(model) is None
 
 
 def test_a_loop_over_everything_gets_a_line(tmp_path):

@@ -6,8 +6,8 @@
 from dataclasses import replace
 
 import lingeronnx as lo
-from lingeronnx.targets import Vendor, rows
-from lingeronnx.targets.arithmetic import Arithmetic, Requantize
+from lingeronnx.targets import Vendor, make_support_rows
+from lingeronnx.targets.arithmetic import Arithmetic, Requantization
 from tests.targets.test_invented_chip import chip
 
 from .fake import squash
@@ -15,10 +15,10 @@ from .kernel import Squash
 from .operator import SQUASH, SquashRule
 from .plain import PlainSquash
 
-_ROW = chip(Requantize(shifts=True))
+_ROW = chip(Requantization(shifts=True))
 #: The chip; it has no packer to be told.
 _FREE = {name: replace(found, limits=None) for name, found in _ROW.ops.items()}
-NIMBUS = replace(_ROW, vendor=Vendor(), faults=(), ops={**_FREE, **rows(Arithmetic(), SQUASH.name)})
+NIMBUS = replace(_ROW, vendor=Vendor(), faults=(), ops={**_FREE, **make_support_rows(Arithmetic(), SQUASH.name)})
 
 
 def known():

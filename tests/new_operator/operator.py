@@ -2,22 +2,22 @@
 
 import numpy as np
 
-from lingeronnx.formats import Attr, Bound, Unary
-from lingeronnx.formats import inference as rules
-from lingeronnx.formats.inference import Signature
-from lingeronnx.ops import Op, Scaling, own_scale
+from lingeronnx.formats import Attr, KernelInfo, UnaryIntegerOp
+from lingeronnx.formats import shape_inference as rules
+from lingeronnx.formats.shape_inference import Signature
+from lingeronnx.ops import Op, Scaling, share_no_scales
 
 from .kernel import Squash
 
 
-class SquashFormat(Unary):
+class SquashFormat(UnaryIntegerOp):
     """x / (1 + |x|), by an instruction."""
 
     name = "iqSquash"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
-    signature = Signature("x:integer", "integer", rules.same(rules.width))
+    signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
 
-    def bind(self, bound: Bound):
+    def bind(self, bound: KernelInfo):
         x, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_o"))
         counts = np.arange(-128, 128)
         return Squash(np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8))
@@ -31,7 +31,7 @@ class SquashRule(Op):
 
     format = SQUASH
     floats = (("", "Softsign"),)
-    scaling = Scaling(factor="fixed", shared_scales=own_scale)
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales)
 
     def lower(self, node, low):
         scales = SQUASH.scales(low.read(node, 0), low.written(node))

@@ -70,12 +70,12 @@ def test_it_is_quantized_simulated_and_checked(nimbus):
 
 def test_it_has_a_fake_quantizer(nimbus):
     torch = pytest.importorskip("torch")
-    from lingeronnx.torch.bridge.network import Bridge
+    from lingeronnx.torch.qat.qat_module import QatModule
 
     model = net()
     result = lo.quantize(model, samples(model), platform=nimbus, effort="fast")
     feeds = samples(model, 2, seed=1)
-    bridge = Bridge(result.float_graph, result.plan, nimbus, feeds)
+    bridge = QatModule(result.float_graph, result.plan, nimbus, feeds)
     follow = dict(bridge.integers({"x": torch.from_numpy(feeds["x"])}))
     held = {name: array for name, array, scale in result.session().taps(feeds) if scale is not None}
     (node,) = (node for node in result.graph.graph if node.op_type == "iqSquash")
@@ -151,7 +151,7 @@ WITHOUT, ENTRY = '"Asinh": _Op(one=True),', '"Asinh": _Op(function=lambda x, att
 SCRIPT = """
 import numpy as np
 import lingeronnx as lo
-from lingeronnx.analysis.check.operators_page import operators_markdown
+from lingeronnx.analysis.check.operators_page import render_operators_markdown
 from tests.nets import Net, samples
 
 made = Net(5, 8, seed=8)
@@ -164,7 +164,7 @@ result = lo.quantize(model, feeds, platform="generic", effort="fast")
 print(lo.__file__)
 print([node.op_type for node in result.float_graph.graph], [node.op_type for node in result.graph.graph])
 print(result.report.outputs["y"]["sqnr"])
-print("Asinh" in operators_markdown())
+print("Asinh" in render_operators_markdown())
 """
 
 
@@ -187,9 +187,13 @@ def run(folder):
     """Run the script with the sources of a folder in a process of its own."""
     paths = os.pathsep.join((str(folder), str(ROOT)))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONPATH": paths}, cwd=folder, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return read_output(done.stdout, folder)
 
 

@@ -86,7 +86,7 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
     path, data = save(model(), tmp_path / "model.onnx"), images(3, 8, 8)
     small = lo.quantize(path, data, platform="generic")
     small.save(tmp_path / "small.onnx")
-    monkeypatch.setattr(ir, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
     big = lo.quantize(path, data, platform="generic")
     assert close(big)
     big.save(tmp_path / "big.onnx")
@@ -102,14 +102,14 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
 def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     """What cannot be written leaves the old files."""
     graph = ir.from_proto(model())
-    monkeypatch.setattr(ir, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
     ir.save(graph, tmp_path / "m.onnx")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lingeronnx.graph.onnxfile.to_external", fail)
+    monkeypatch.setattr("lingeronnx.graph.onnx_file.move_to_external_data", fail)
     with pytest.raises(lo.errors.ConfigError, match="No space left"):
         ir.save(graph, tmp_path / "m.onnx")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -124,7 +124,7 @@ KILLED = """
 import os, pathlib, sys
 import numpy as np
 from lingeronnx.graph import ir
-ir.SIZE_LIMIT = 1000
+ir.MAX_MODEL_BYTES = 1000
 graph = ir.load(sys.argv[1])
 value = graph.graph.initializers["w"]
 value.const_value = ir.tensor(2 * value.const_value.numpy(), name="w")
@@ -143,7 +143,7 @@ ir.save(graph, sys.argv[1])
 @pytest.mark.parametrize("renames, left", ((1, "old"), (2, "old"), (3, "new")))
 def test_a_kill_leaves_the_old_model_or_the_new_one(renames, left, tmp_path, monkeypatch):
     """Before, between and after the two renames: the model is read with its own data."""
-    monkeypatch.setattr(ir, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     old = np.frombuffer(named(tmp_path), np.float32)
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "m.onnx"), str(renames)], check=False)
@@ -158,7 +158,7 @@ def test_small_after_large(tmp_path, monkeypatch):
     other = tmp_path / "m.onnx.data"
     other.write_bytes(b"somebody's")
     with monkeypatch.context() as patch:
-        patch.setattr(ir, "SIZE_LIMIT", 1000)
+        patch.setattr(ir, "MAX_MODEL_BYTES", 1000)
         ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]

@@ -7,20 +7,20 @@ import pytest
 
 from lingeronnx.errors import LingerOnnxError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.entry.raise_opset import raise_opset
+from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
+from lingeronnx.passes.entry.raise_opset import convert_opset
 from lingeronnx.passes.folding.identity import drop_identity
-from lingeronnx.passes.folding.zero_states import zero_states
+from lingeronnx.passes.folding.zero_states import drop_zero_states
 from tests.onnx_files.helpers import close, images, proto, quantized, rand
-from tests.passes.helpers import feeds, fires, graph, ops, outputs, positive, stays
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, ops, outputs, positive
 
 
 def readable(model, *, atol=1e-5, whole=True):
     """Take `model` through entry and normalisation (or `whole` False: control flow only); its outputs must stay."""
     feed = feeds(model, 4)
     before = outputs(model, feed)
-    found, notes = accept(model)
-    straighten(found, {name: array[:1] for name, array in feed.items()})
+    found, notes = run_entry_passes(model)
+    resolve_control_flow(found, {name: array[:1] for name, array in feed.items()})
     if whole:
         normalize(found)
     onnx.checker.check_model(ir.to_proto(found), full_check=True)
@@ -68,7 +68,7 @@ def test_old_forms(name):
     )
     found, _ = readable(model)
     assert found.opset_imports[""] == 12
-    assert raise_opset(found).changes == 0
+    assert convert_opset(found).changes == 0
 
 
 @pytest.mark.sweep
@@ -112,12 +112,12 @@ def test_gone_without_successor():
     """BatchNormalization over single elements (spatial = 0)."""
     text = "g (float[N,4] x) => (float[N,4] y) { y = BatchNormalization<spatial = 0>(x, g, g, g, g) }"
     with pytest.raises(ModelError, match="spatial = 0 has no newer form"):
-        raise_opset(graph(text, opset=8, g=positive(4)))
+        convert_opset(graph(text, opset=8, g=positive(4)))
 
 
 def test_new_opsets_stay():
     """Opset 12 and newer is the model's own business."""
-    stays(graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=12), raise_opset)
+    check_pass_leaves_alone(graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=12), convert_opset)
 
 
 # ---- number types --------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def test_other_floats(kind, dtype, tmp_path):
 def test_a_mask_that_float32_cannot_hold():
     """-1e308 becomes float32's smallest number, not minus infinity."""
     model = graph("g (double[N,4] x) => (double[N,4] y) { y = Add(x, k) }", k=np.full(4, -1e308))
-    found, _ = accept(model)
-    assert np.isfinite(ir.const(found.graph.node(0).inputs[1])).all()
+    found, _ = run_entry_passes(model)
+    assert np.isfinite(ir.const_value(found.graph.node(0).inputs[1])).all()
 
 
 def test_float32_alone_is_no_news():
@@ -178,7 +178,7 @@ def test_samples_that_depend_on_each_other(tmp_path):
     text = "g (float[{n},6] x) => (float[{n},6] y) {{ m = ReduceMean<axes = [0]>(x) d = Sub(x, m) y = MatMul(d, w) }}"
     with pytest.raises(ModelError, match="made for batches of 4 and its samples cannot be told apart"):
         quantized(proto(text.format(n=4), w=rand(6, 6)), tmp_path, images(6))
-    assert accept(graph(text.format(n=1), w=rand(6, 6)))[1] == []
+    assert run_entry_passes(graph(text.format(n=1), w=rand(6, 6)))[1] == []
 
 
 def test_a_model_for_one_sample_runs_on_many(tmp_path):
@@ -259,7 +259,7 @@ def test_functions_of_another_opset():
         <domain: "pkg", opset_import: ["" : 18]> f (a) => (b) { b = Relu(a) }"""
     )
     with pytest.raises(ModelError, match="function f is written in opset 18, the model in 13"):
-        accept(ir.from_proto(made))
+        run_entry_passes(ir.from_proto(made))
 
 
 CONSTANTS = ("value_float: float = 2.0", "value_floats = [1.0, 2.0, 3.0, 4.0]", "value = float[4] {1, 2, 3, 4}")
@@ -277,7 +277,7 @@ def test_sequences_that_are_known():
     text = """g (float[N,6] x) => (float[N,6] y) { s = SplitToSequence<axis = 1>(x, sizes) a = SequenceAt(s, one)
         b = SequenceAt(s, zero) t = SequenceConstruct(a, b) y = ConcatFromSequence<axis = 1>(t) }"""
     arrays = {"sizes": np.array([2, 4]), "one": np.int64(1), "zero": np.int64(0)}
-    assert ops(accept(graph(text, **arrays))[0]) == ["Split", "Identity", "Identity", "Concat"]
+    assert ops(run_entry_passes(graph(text, **arrays))[0]) == ["Split", "Identity", "Identity", "Concat"]
     readable(graph(text, **arrays))
 
 
@@ -286,11 +286,18 @@ def test_recurrent_zero_states():
     text = """g (float[N,6,4] x) => (float[T,D,N,5] y) { t = Transpose<perm = [1, 0, 2]>(x) s = Shape(x) n = Gather(s, i)
         c = Concat<axis = 0>(one, n, five) h = ConstantOfShape(c) e = Expand(z, c)
         y = LSTM<hidden_size = 5>(t, w, r, b, , h, e) }"""
-    arrays = {"i": np.array([0]), "one": np.array([1]), "five": np.array([5]), "z": np.zeros(1, np.float32),
-              "w": rand(1, 20, 4), "r": rand(1, 20, 5), "b": rand(1, 40)}  # fmt: skip
-    found = fires(
+    arrays = {
+        "i": np.array([0]),
+        "one": np.array([1]),
+        "five": np.array([5]),
+        "z": np.zeros(1, np.float32),
+        "w": rand(1, 20, 4),
+        "r": rand(1, 20, 5),
+        "b": rand(1, 40),
+    }
+    found = check_pass_fires(
         graph(text, **arrays),
-        zero_states,
+        drop_zero_states,
         2,
         ["Transpose", "Shape", "Gather", "Concat", "ConstantOfShape", "Expand", "LSTM"],
         atol=0,
@@ -352,7 +359,7 @@ def test_neutral(body):
         **{"from": np.array([0, 0]), "to": np.array([100, 9])},
         one64=np.array([1]),
     )
-    fires(model, drop_identity, 1, ["Exp", "Neg"], atol=0)
+    check_pass_fires(model, drop_identity, 1, ["Exp", "Neg"], atol=0)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +385,7 @@ def test_not_neutral(body):
         **{"from": np.array([3]), "to": np.array([-9])},
     )
     model.graph.outputs[0].shape = None
-    stays(model, drop_identity)
+    check_pass_leaves_alone(model, drop_identity)
 
 
 # ---- graphs of unusual shape ---------------------------------------------------------------------------------------
@@ -427,4 +434,4 @@ def test_a_fixed_batch_of_numbers_without_axes():
     """Arithmetic on tensors of no axes is no batch to take apart."""
     text = "g (float[2,4] x) => (float[2,4] y) { a = Add(one, one) m = ReduceSum<keepdims = 0>(x) n = Mul(m, a) y = Mul(x, n) }"
     with pytest.raises(ModelError, match="its samples cannot be told apart"):
-        accept(graph(text, one=np.float32(1)))
+        run_entry_passes(graph(text, one=np.float32(1)))

@@ -81,8 +81,26 @@ def input_count(model, rng):
 
 
 def operator(model, rng):
-    kinds = ("Relu", "Conv", "Nothing", "Reshape", "Transpose", "Concat", "LSTM", "Gather", "Softmax", "If",
-             "Loop", "QuantizeLinear", "MaxPool", "Clip", "Pad", "Split", "Cast", "Resize")  # fmt: skip
+    kinds = (
+        "Relu",
+        "Conv",
+        "Nothing",
+        "Reshape",
+        "Transpose",
+        "Concat",
+        "LSTM",
+        "Gather",
+        "Softmax",
+        "If",
+        "Loop",
+        "QuantizeLinear",
+        "MaxPool",
+        "Clip",
+        "Pad",
+        "Split",
+        "Cast",
+        "Resize",
+    )
     node = any_node(model, rng)
     node.op_type = kinds[int(rng.integers(len(kinds)))]
     if not rng.integers(4):
@@ -91,10 +109,39 @@ def operator(model, rng):
 
 def attribute(model, rng):
     number = int(rng.choice([-(2**63), -100, -1, 0, 1, 2, 3, 7, 100, 2**31, 2**40, 2**63 - 1]))
-    values = (number, [number], [number] * 2, [1, number], [number] * 4, 0.5, float("nan"), "SAME_UPPER", "x", [0.5],
-              onnx.numpy_helper.from_array(rand(2)))  # fmt: skip
-    names = ("pads", "strides", "kernel_shape", "dilations", "group", "axis", "axes", "perm", "auto_pad", "epsilon",
-             "transB", "keepdims", "value", "value_int", "to", "mode", "alpha", "ceil_mode")  # fmt: skip
+    values = (
+        number,
+        [number],
+        [number] * 2,
+        [1, number],
+        [number] * 4,
+        0.5,
+        float("nan"),
+        "SAME_UPPER",
+        "x",
+        [0.5],
+        onnx.numpy_helper.from_array(rand(2)),
+    )
+    names = (
+        "pads",
+        "strides",
+        "kernel_shape",
+        "dilations",
+        "group",
+        "axis",
+        "axes",
+        "perm",
+        "auto_pad",
+        "epsilon",
+        "transB",
+        "keepdims",
+        "value",
+        "value_int",
+        "to",
+        "mode",
+        "alpha",
+        "ceil_mode",
+    )
     node = any_node(model, rng)
     own = [a.name for a in node.attribute]
     name = own[int(rng.integers(len(own)))] if own and rng.integers(2) else names[int(rng.integers(len(names)))]

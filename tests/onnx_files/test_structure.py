@@ -56,9 +56,13 @@ def attribute(node, name, value):
 
 DAMAGED = {
     "a function that reads what is outside": (a_function("x"), "Relu r: its input 'x' is computed nowhere"),
-    "more outputs than its operator": (lambda m: m.graph.node[0].output.append("more"), "it has 2 outputs; .* 1 at most"),
+    "more outputs than its operator": (
+        lambda m: m.graph.node[0].output.append("more"),
+        "it has 2 outputs; .* 1 at most",
+    ),
     "a graph where there is none": (
-        attribute(0, "body", helper.make_graph([], "g", [], [])), "its attribute 'body' is a graph; the operator has none"
+        attribute(0, "body", helper.make_graph([], "g", [], [])),
+        "its attribute 'body' is a graph; the operator has none",
     ),
     "a map of keys": (a_map, "output 'y' is a map from keys .*; end the model at 'b', which Sigmoid reads"),
     "a cycle": (set_input(0, "b"), "Relu a: it depends on its own output"),
@@ -85,7 +89,7 @@ DAMAGED = {
     ),
     "an unknown operator": (lambda m: setattr(m.graph.node[0], "op_type", "Rectify"), "Rectify"),
     "a missing attribute": (lambda m: setattr(m.graph.node[2], "op_type", "Concat"), "Concat .*: .*axis"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGED)
@@ -125,15 +129,19 @@ UNFIT = {
     ),
     "operators on integers": ("y = MatMulInteger(x, w)", "MatMulInteger .*scales at run time"),
     "a loop at run time": (
-        ("n = Size(x) c = Constant<value = bool {1}>()"
-        " y = Loop(n, c, x) <body = b (int64 i, bool p, float[N,4] v) => (bool p2, float[N,4] u)"
-        " { p2 = Identity(p) u = Relu(v) }>"),
+        (
+            "n = Size(x) c = Constant<value = bool {1}>()"
+            " y = Loop(n, c, x) <body = b (int64 i, bool p, float[N,4] v) => (bool p2, float[N,4] u)"
+            " { p2 = Identity(p) u = Relu(v) }>"
+        ),
         "Loop .*: it is not a loop of at most 64 turns",
     ),
     "a branch at run time": (
-        ("m = ReduceMax<keepdims = 0>(x) z = Constant<value_float: float = 0.0>() c = Greater(m, z)"
-        " y = If(c) <then_branch = a () => (float[N,4] t)"
-        " { t = Relu(x) }, else_branch = b () => (float[N,4] e) { e = Neg(x) }>"),
+        (
+            "m = ReduceMax<keepdims = 0>(x) z = Constant<value_float: float = 0.0>() c = Greater(m, z)"
+            " y = If(c) <then_branch = a () => (float[N,4] t)"
+            " { t = Relu(x) }, else_branch = b () => (float[N,4] e) { e = Neg(x) }>"
+        ),
         "If .*: its condition is computed at run time",
     ),
     "a scan": (
@@ -145,7 +153,7 @@ UNFIT = {
         "r = Constant<value_float: float = 0.5>() t = Constant<value = bool {1}>() y = Dropout(x, r, t)",
         "Dropout .*training mode; call eval",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", UNFIT)

@@ -12,7 +12,7 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, Net, samples
 from tests.passes.helpers import proto, rand
 
@@ -236,7 +236,7 @@ def sqnr(want, got):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("platform", first(2, sorted(ROWS, key="generic venus arcs venusA".index)))
+@pytest.mark.parametrize("platform", mark_rest_slow(2, sorted(ROWS, key="generic venus arcs venusA".index)))
 @pytest.mark.parametrize("case", CASES)
 def test_operator(case, platform):
     """Integer where the row has it, else float with a reason; close to the float model either way."""
@@ -254,7 +254,7 @@ def test_operator(case, platform):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", ROWS)
-@pytest.mark.parametrize("net", first(2, NETS), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", mark_rest_slow(2, NETS), ids=lambda net: net.__name__)
 def test_families(net, platform):
     """Families of convolutional nets are integer from the first layer to the last on every platform."""
     model = net()

@@ -10,12 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.graph.operators import ARITHMETIC, FUNCTIONS
-from lingeronnx.ops.functions.table import table_of
+from lingeronnx.graph.operators import BINARY_FUNCTIONS, UNARY_FUNCTIONS
+from lingeronnx.ops.functions.lookup_table import evaluate_float_node
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from tests.nets import Net
-from tests.packable import judged
+from tests.packability import evaluate_result
 from tests.packer import judge
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -76,7 +76,7 @@ def compare(graph, platform, feed, **settings):
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 OPSET_20 = {"Gelu": 20, "Mish": 18}
-SINGLE = sorted(kind for kind in FUNCTIONS if kind not in ("Relu", "Swish"))
+SINGLE = sorted(kind for kind in UNARY_FUNCTIONS if kind not in ("Relu", "Swish"))
 
 
 @pytest.mark.sweep
@@ -96,7 +96,7 @@ def test_generic_tables_are_exact(kind, mode):
     assert (off > 0.5).mean() < 0.002
 
 
-@pytest.mark.parametrize("kind", sorted(set(ARITHMETIC) - {"Max", "Min"}))
+@pytest.mark.parametrize("kind", sorted(set(BINARY_FUNCTIONS) - {"Max", "Min"}))
 def test_arithmetic_with_one_number(kind):
     """On three axes no BatchNormalization takes the constant up, nor a layer where the tensor is seen: a table does."""
     nodes = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node(kind, ["r", "c0"], ["b"])]
@@ -110,13 +110,15 @@ def test_undefined_values_saturate():
     for kind, want in (("Reciprocal", np.inf), ("Log", -np.inf)):
         graph = one(kind)
         node = next(n for n in graph.graph if n.op_type == kind)
-        assert table_of(graph, node, np.zeros(1))[0] == want
+        assert evaluate_float_node(graph, node, np.zeros(1))[0] == want
     graph = one("Sqrt")
-    assert np.isnan(table_of(graph, next(n for n in graph.graph if n.op_type == "Sqrt"), np.array([-1.0]))[0])
+    assert np.isnan(
+        evaluate_float_node(graph, next(n for n in graph.graph if n.op_type == "Sqrt"), np.array([-1.0]))[0]
+    )
     feed = {"x": np.abs(samples((6, 8))["x"]) + np.float32(0.5)}
     found = quantize(one("Reciprocal"), feed, platform="generic", effort="fast")
     table = next(n for n in found.graph.graph if n.op_type == "iqTable")
-    entries = ir.const(table.inputs[1])
+    entries = ir.const_value(table.inputs[1])
     assert entries[128] == 127
 
 
@@ -280,15 +282,15 @@ def test_layer_norm_needs_its_placement(monkeypatch, platform):
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.targets.luna.finish.area._sound", lambda graph, row: True)
+    monkeypatch.setattr("lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True)
     graph = one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1)
     found = quantize(graph, samples((6, 8)), platform=platform, effort="fast")
     assert found.report.chip_ready
-    verdict = judged(found, platform)
+    verdict = evaluate_result(found, platform)
     assert verdict.problems == verdict.past
     assert not judge(ir.to_proto(found.graph), platform, f"-p {platform.lower()}").right
     node = next(n for n in found.graph.graph if n.op_type == "LayerNormInt")
-    assert ir.const(node.inputs[1]).dtype == (np.int16 if platform == "venus" else np.int8)
+    assert ir.const_value(node.inputs[1]).dtype == (np.int16 if platform == "venus" else np.int8)
 
 
 def test_layer_norm_beside_a_softmax():
@@ -299,7 +301,7 @@ def test_layer_norm_beside_a_softmax():
     ]
     graph = model(nodes, (6, 8), c0=np.ones(8, np.float32), c1=np.zeros(8, np.float32))
     found = quantize(graph, samples((6, 8)), platform="arcs", effort="fast")
-    assert judged(found, "arcs").problems == []
+    assert evaluate_result(found, "arcs").problems == []
     assert "psram" not in found.report.packer
 
 
@@ -353,7 +355,7 @@ def test_heads(platform):
 def test_venus_takes_it(graph, gain):
     """What is written for venus breaks none of its rules."""
     found = quantize(graph, samples((6, 8), gain=gain), platform="venus", effort="fast")
-    assert judged(found, "venus").problems == []
+    assert evaluate_result(found, "venus").problems == []
 
 
 def test_layer_norm_of_the_third_generation():
@@ -411,4 +413,4 @@ def test_half_lines_are_one_table_where_there_is_one(kind):
     assert before >= behind, "the negative side, a tenth of which counts, must not make the positive one coarse"
     x = np.arange(-128, 128) / before
     counts = np.floor(np.where(x < 0, float(np.float32(0.1)) * x, x) * behind + 0.5)
-    np.testing.assert_array_equal(ir.const(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127))
+    np.testing.assert_array_equal(ir.const_value(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.formats import functions
+from lingeronnx.formats import table_functions
 from lingeronnx.graph import operators
-from lingeronnx.ops.functions.activation import bounds
-from lingeronnx.ops.functions.masks import masked_at_run_time
+from lingeronnx.ops.functions.activation import get_clip_bounds
+from lingeronnx.ops.functions.attention_masks import is_masked_at_run_time
 from lingeronnx.plan import Affine
 from tests.each import check_each
 from tests.passes.helpers import graph
@@ -36,7 +36,7 @@ def test_a_mask_computed_at_run_time():
         used = {name: array for name, array in initializers.items() if f", {name})" in text}
         model = graph(text, **used)
         (total,) = (node.outputs[0] for node in model.graph if node.op_type == "Add")
-        assert masked_at_run_time(total) == (producer == "Mul")
+        assert is_masked_at_run_time(total) == (producer == "Mul")
 
     movers = ("Flatten", "Reshape", "Squeeze", "Tile", "Transpose", "Cast")
     check_each(check, product(("Mul", "Div"), movers))
@@ -48,18 +48,18 @@ def test_a_table_is_recognized_as_its_function():
     inputs = x.real(np.arange(-128, 128))
 
     def check(name):
-        function = operators.FUNCTIONS[name]
+        function = operators.UNARY_FUNCTIONS[name]
         with np.errstate(all="ignore"):
             real = function(inputs, lambda attribute, default: default) * o.scale
         table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
-        assert functions.function_of(table, x, o, name) == name
+        assert table_functions.identify_table_function(table, x, o, name) == name
         table[::2] ^= 3
-        assert functions.function_of(table, x, o, name) is None
+        assert table_functions.identify_table_function(table, x, o, name) is None
 
-    check_each(check, sorted(operators.FUNCTIONS.keys() - OTHER_NAMES))
+    check_each(check, sorted(operators.UNARY_FUNCTIONS.keys() - OTHER_NAMES))
 
 
 def test_a_bound_of_several_numbers_is_refused():
     model = graph("g (float[N,4] x) => (float[N,4] y) { y = Clip(x, low) }", low=np.zeros(2, np.float32))
     with pytest.raises(ModelError, match="Clip .*: min holds 2 numbers; it must be one"):
-        bounds(model.graph[0])
+        get_clip_bounds(model.graph[0])

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.reference._arithmetic import multiplier
+from lingeronnx.reference._arithmetic import fixed_point_multiplier
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.arithmetic import CurveArithmetic, NormArithmetic, Reading, RowsArithmetic, Shares
-from tests.naive import curves as naive
-from tests.naive.fixed import rsh, sat
+from lingeronnx.targets.arithmetic import (
+    LayerNormArithmetic,
+    LutArithmetic,
+    SoftmaxArithmetic,
+    SoftmaxDivision,
+    TableInputRule,
+)
+from tests.oracles import curves as naive
+from tests.oracles.fixed import rsh, sat
 from tests.reference.test_reference import single
 from tests.simulator.helpers import SEEDS, few, integers
 
@@ -41,7 +47,7 @@ def computed(op_type, platform, x, constants=(), **attributes):
 
 def to_output(scale_o, ratio_from, bits=8):
     """Return the requantization from a scale to the output's, as the oracles take it."""
-    return (*multiplier(scale_o / ratio_from), bits)
+    return (*fixed_point_multiplier(scale_o / ratio_from), bits)
 
 
 @few
@@ -49,14 +55,14 @@ def to_output(scale_o, ratio_from, bits=8):
 def test_curves(seed, which, q):
     """Q7 whatever the scale; the executor's faults included."""
     op_type, platform = which
-    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, CurveArithmetic).reading
-    dtype = np.int16 if reading is Reading.RIGHT_ONLY else np.int8
+    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, LutArithmetic).reading
+    dtype = np.int16 if reading is TableInputRule.RIGHT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
     chip, read = {
-        Reading.RIGHT_ONLY: ("venus", lambda v: rsh(v, max(q - 11, 0))),
-        Reading.SATURATED: ("arcs", lambda v: sat(rsh(v, q - 27), 32)),
-        Reading.NOTHING: ("venusA", lambda v: 0),
+        TableInputRule.RIGHT_ONLY: ("venus", lambda v: rsh(v, max(q - 11, 0))),
+        TableInputRule.SATURATED: ("arcs", lambda v: sat(rsh(v, q - 27), 32)),
+        TableInputRule.NOTHING: ("venusA", lambda v: 0),
     }[reading]
     want = [naive.curve(function, chip, read(int(v)), 8) for v in x[0]]
     got = computed(op_type, platform, x, scale_x=2.0**q, scale_o=128.0)
@@ -90,8 +96,8 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     scale = scale_of(platform, q, free)
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
-    m, s = multiplier(2.0**25 / scale)
-    way, triple = ROWS[platform].computes(op_type, RowsArithmetic).shares.value, to_output(out, 2.0**15)
+    m, s = fixed_point_multiplier(2.0**25 / scale)
+    way, triple = ROWS[platform].computes(op_type, SoftmaxArithmetic).shares.value, to_output(out, 2.0**15)
     want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)
     assert got[0].tolist() == want
@@ -115,7 +121,7 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     gamma = integers(
         rng,
         (count,),
-        np.int16 if ROWS[platform].computes("LayerNormInt", NormArithmetic).factor_bits == 16 else np.int8,
+        np.int16 if ROWS[platform].computes("LayerNormInt", LayerNormArithmetic).factor_bits == 16 else np.int8,
     )
     beta = rng.integers(-(2**20), 2**20, count).astype(np.int32)
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
@@ -163,6 +169,6 @@ def test_no_table_is_forgotten():
     names = {"iqSigmoid", "iqTanh", "GluInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable"}
     assert {name for name, _ in on(*names)} == names
     ways = {
-        ROWS[platform].computes(name, RowsArithmetic).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
+        ROWS[platform].computes(name, SoftmaxArithmetic).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
     }
-    assert ways == set(Shares)
+    assert ways == set(SoftmaxDivision)

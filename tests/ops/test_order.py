@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from lingeronnx import ops
-from lingeronnx.formats import FORMATS, TRAINED_ONLY
+from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 
 FROZEN = json.loads((Path(__file__).parent / "order.json").read_text())
 
@@ -22,16 +22,16 @@ def describe_rule(rule):
 def test_rules_of_each_float_operator_are_in_order():
     rules = {
         f"{domain}.{name}" if domain else name: [describe_rule(rule) for rule in candidates]
-        for (domain, name), candidates in ops._BY_FLOAT.items()
+        for (domain, name), candidates in ops._RULES_BY_FLOAT_OP.items()
     }
     assert rules == FROZEN["rules"]
 
 
 def test_the_rule_of_each_integer_operator():
-    rules = {form.name: describe_rule(rule) for form, rule in ops._BY_FORMAT.items()}
+    rules = {form.name: describe_rule(rule) for form, rule in ops._RULES_BY_INTEGER_OP.items()}
     assert rules == FROZEN["rule_of_format"]
 
 
 def test_integer_operators_are_in_order():
-    assert [form.name for form in FORMATS] == FROZEN["formats"]
-    assert [form.name for form in TRAINED_ONLY] == FROZEN["trained_only"]
+    assert [form.name for form in INTEGER_OPS] == FROZEN["formats"]
+    assert [form.name for form in TRAINING_ONLY_OPS] == FROZEN["trained_only"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.packer import judge
 
@@ -49,7 +49,7 @@ def agrees(shape, pads, platform, value=0.0):
     return [node.op_type for node in result.graph.graph]
 
 
-@examples(25)
+@limit_examples(25)
 @given(
     shape=st.lists(st.integers(2, 7), min_size=1, max_size=3),
     data=st.data(),

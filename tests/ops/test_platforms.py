@@ -10,13 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.formats import FORMATS, TRAINED_ONLY
+from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.graph import ir
-from lingeronnx.ops.layers.pool import mean_weights
+from lingeronnx.ops.layers.pool import make_mean_weights
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, by_name
+from lingeronnx.targets import PLATFORMS, get_target
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.packing import packing
+from lingeronnx.targets.luna.packer_profile import get_packer_profile
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 
@@ -36,20 +36,20 @@ def without(row, operator):
 
 def test_a_name_means_one_operator():
     """No two formats share a name in any generation: that is how a node finds its own."""
-    names = [name for form in (*FORMATS, *TRAINED_ONLY) for name in dict.fromkeys(form.names)]
+    names = [name for form in (*INTEGER_OPS, *TRAINING_ONLY_OPS) for name in dict.fromkeys(form.names)]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 def test_operators_of_a_row_exist(target):
     """A row lists operators that are in the table, by their own names, each with an arithmetic of its kind."""
-    kinds = {form.name: form.kind for form in (*FORMATS, *TRAINED_ONLY)}
-    assert set(target.ops) <= {form.name for form in FORMATS}
+    kinds = {form.name: form.kind for form in (*INTEGER_OPS, *TRAINING_ONLY_OPS)}
+    assert set(target.ops) <= {form.name for form in INTEGER_OPS}
     tables = [{name: entry.arithmetic for name, entry in target.ops.items()}, target.also, *target.training.values()]
     for table in tables:
         wrong = {name: how for name, how in table.items() if not isinstance(how, kinds[name])}
         assert not wrong
-    assert by_name(target.name) is target
+    assert get_target(target.name) is target
 
 
 @pytest.mark.sweep
@@ -103,7 +103,7 @@ def test_an_average_in_steps_is_the_average(height, width, channels, target):
 @given(st.integers(1, 1 << 16))
 def test_weights_of_a_mean(area):
     """Bytes next to 2^q / area, spread evenly: the first n add up to n / area of 2^q, within one."""
-    weights, scale = mean_weights(area)
+    weights, scale = make_mean_weights(area)
     assert weights.dtype == np.int8
     assert weights.shape == (1, area)
     assert np.log2(scale) in range(17)
@@ -137,14 +137,14 @@ def test_required_attributes(target):
     wanted = dict(target.node_attributes[""])
     for node in lowered("concat", target).graph.graph:
         if node.domain:
-            assert wanted.items() <= {key: ir.attr(node, key) for key in node.attributes}.items()
+            assert wanted.items() <= {key: ir.get_attr(node, key) for key in node.attributes}.items()
     assert ("quant_mode" in wanted) == ("platform" in wanted) == (target is not VENUS)
 
 
 def scales(model, op_type):
     """Return the scale attributes of the first node of a kind."""
     node = next(node for node in model.graph if node.op_type == op_type)
-    return {key: ir.attr(node, key) for key in node.attributes if key.startswith("scale")}
+    return {key: ir.get_attr(node, key) for key in node.attributes if key.startswith("scale")}
 
 
 def test_concat_scales_are_tied_where_they_must():
@@ -184,7 +184,9 @@ ROWS_IN_PSRAM = "-m t0:psram,t1:psram,t2_q:psram"
 def test_packer_arguments(case, args):
     """What the packer needs, and on arcs, whose time is known, what is fastest: small constants in shared memory."""
     have = [lowered(case, target).report.packer_args for target in CHIPS]
-    assert have == [f"-p {packing(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
+    assert have == [
+        f"-p {get_packer_profile(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa(bias, args):
     graph = net.graph(net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])))
     for row, more in ((VENUSA, f" {args}"), (ARCS, "")):
         have = quantize(graph, samples(graph), platform=row, effort="fast").report.packer_args
-        assert have == f"-p {packing(row).name} -d False{more}"
+        assert have == f"-p {get_packer_profile(row).name} -d False{more}"
 
 
 def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():

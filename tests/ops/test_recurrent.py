@@ -7,17 +7,17 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.flow.lower import plan_of
-from lingeronnx.formats import integer_format
+from lingeronnx.flow.lower import extract_plan
+from lingeronnx.formats import find_integer_op
 from lingeronnx.graph import ir
-from lingeronnx.ops import lowering_rule
+from lingeronnx.ops import get_rule_for_integer_op
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, by_name
+from lingeronnx.targets import PLATFORMS, get_target
 from lingeronnx.targets.luna import VENUS
 from lingeronnx.targets.luna.faults import LunaFault
-from tests.naive import recurrent as naive
 from tests.nets import Net
+from tests.oracles import recurrent as naive
 
 CHIPS = [target.name for target in PLATFORMS if target.packs]
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -62,7 +62,7 @@ def classifier(kind, direction, units=8, steps=9, **attributes):
 
 
 def inputs(model, count=32, seed=0):
-    shape = ir.shape(model.graph.inputs[0])[1:]
+    shape = ir.get_shape(model.graph.inputs[0])[1:]
     return np.random.default_rng(seed).standard_normal((count, *shape)).astype(np.float32)
 
 
@@ -90,13 +90,13 @@ def test_lstm(row, direction, build):
     have = session(x)
     assert sqnr(reference(model, x), have) > 28
     np.testing.assert_array_equal(session(x[4:5]), have[4:5])
-    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, by_name(row).packs)
+    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, get_target(row).packs)
     assert not found.report.float_nodes
-    read = plan_of(found.graph)
+    read = extract_plan(found.graph)
     shared = read.tensors.keys() & found.plan.tensors.keys()
     assert {name: read.tensors[name] for name in shared} == {name: found.plan.tensors[name] for name in shared}
     layers = [node for node in found.graph.graph if node.op_type == "LSTMInt"]
-    assert all(read.tensors[ir.read_name(node, i)] for node in layers for i in (1, 2))
+    assert all(read.tensors[ir.input_name(node, i)] for node in layers for i in (1, 2))
     assert all(len(node.outputs) == 3 for node in layers)
 
 
@@ -112,7 +112,7 @@ def test_gru(direction, build, reset_after):
         assert sqnr(reference(model, x), found.session()(x)) > 26
         assert found.report.integer_macs == 1.0
         layers = [node for node in found.graph.graph if node.op_type == "GRUInt"]
-        assert {ir.attr(node, "linear_before_reset") for node in layers} == {reset_after}
+        assert {ir.get_attr(node, "linear_before_reset") for node in layers} == {reset_after}
 
 
 @pytest.mark.parametrize("row", CHIPS)
@@ -121,7 +121,7 @@ def test_gru_stays_in_float_on_chips(row):
     model = classifier("GRU", "bidirectional")
     found = quantize(model, {"x": inputs(model)}, platform=row, fit=False, effort="fast")
     nodes = [*found.report.float_nodes, *found.report.host_part]
-    (fault,) = {LunaFault.GRU_HALVED, LunaFault.GRU_FORMAT}.intersection(by_name(row).faults)
+    (fault,) = {LunaFault.GRU_HALVED, LunaFault.GRU_FORMAT}.intersection(get_target(row).faults)
     assert {fault.text in node.why for node in nodes if node.op_type == "GRU"} == {True}
     assert "GRUInt" not in found.report.layers
 
@@ -134,8 +134,8 @@ def test_square_input(direction, steps, width):
     x = inputs(model)
     found = quantize(model, {"x": x}, platform="venus", effort="fast")
     layers = [node for node in found.graph.graph if node.op_type == "LSTMInt"]
-    assert [ir.shape(node.inputs[0])[1:] for node in layers] == [(9, 9)] * len(layers)
-    assert not [v for node in layers for v in lowering_rule(integer_format(node)).violations(node, VENUS)]
+    assert [ir.get_shape(node.inputs[0])[1:] for node in layers] == [(9, 9)] * len(layers)
+    assert not [v for node in layers for v in get_rule_for_integer_op(find_integer_op(node)).violations(node, VENUS)]
     linear = [node.outputs[0].name for node in found.graph.graph if node.op_type == "LinearInt"]
     same = [name for name in linear if name.endswith("_same")]  # behind one, for the packer's sake
     assert (len(same), len(linear) - len(same)) == (1, 0 if steps == width else len(layers))
@@ -148,10 +148,10 @@ def test_square_input(direction, steps, width):
 
 def _unpadded(node, taps, steps, width):
     """Return the layer's sequence from the input without zeros."""
-    a = {name: ir.attr(node, name) for name in node.attributes}
-    start = 0 if a["go_forward"] else taps[ir.read_name(node)].shape[1] - steps
-    x = taps[ir.read_name(node)][:, start : start + steps, :width]
-    w, r, b, d = (ir.const(v) for v in node.inputs[1:])
+    a = {name: ir.get_attr(node, name) for name in node.attributes}
+    start = 0 if a["go_forward"] else taps[ir.input_name(node)].shape[1] - steps
+    x = taps[ir.input_name(node)][:, start : start + steps, :width]
+    w, r, b, d = (ir.const_value(v) for v in node.inputs[1:])
     bits = {key: int(np.log2(a[key])) for key in ("scale_x", "scale_iw", "scale_hw", "scale_o")}
     out = (1 << 30, 30 + 14 - bits["scale_o"], 8)
     shifts = bits["scale_x"] + bits["scale_iw"] - 11, bits["scale_o"] + bits["scale_hw"] - 11
@@ -351,7 +351,7 @@ def test_wide_state(kind, mode, scale):
     for settings in ({"bits": 16}, {"overrides": {f"type:{kind}": {"bits": 16}}}):
         found = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast", **settings)
         layers = [n for n in found.graph.graph if n.op_type == f"{kind}Int"]
-        assert {(ir.attr(n, "scale_o"), ir.attr(n, "o_bits")) for n in layers} == {(scale, 16)}
+        assert {(ir.get_attr(n, "scale_o"), ir.get_attr(n, "o_bits")) for n in layers} == {(scale, 16)}
     narrow = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast")
     want = reference(model, x)
     wide = quantize(model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16, effort="fast")

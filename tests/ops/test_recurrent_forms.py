@@ -7,13 +7,13 @@ from onnx.reference import ReferenceEvaluator
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.passes import accept
+from lingeronnx.passes import run_entry_passes
 from lingeronnx.reference import reference_ops
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.schemas import check_model
-from lingeronnx.targets import PLATFORMS, by_name
-from tests.examples import first
+from lingeronnx.targets import PLATFORMS, get_target
+from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 
 ROWS = [target.name for target in PLATFORMS]
@@ -87,7 +87,7 @@ def agree(model, feeds, row, least=24, **settings):
     """Quantize, compare every output with the float model's, alone and in a batch, in memory and from bytes."""
     found = quantize(model, feeds, platform=row, effort="fast", **settings)
     check_model(ir.to_proto(found.graph))
-    want = float_outputs(accept(model)[0], feeds)  # onnxruntime has no batch-first layers
+    want = float_outputs(run_entry_passes(model)[0], feeds)  # onnxruntime has no batch-first layers
     session = Session(ir.from_proto(ir.to_proto(found.graph)))
     have = dict(zip(want, session.run(list(want), feeds), strict=True))
     for name, array in want.items():
@@ -99,7 +99,7 @@ def agree(model, feeds, row, least=24, **settings):
 def complete(report, row):
     """No product is left in float, and a chip's graph is ready for it."""
     assert (report.integer_macs, list(report.float_nodes)) == (1.0, [])
-    assert report.chip_ready == by_name(row).packs
+    assert report.chip_ready == get_target(row).packs
 
 
 def sqnr(want, have):
@@ -192,7 +192,7 @@ def test_forms(form, row):
     found = agree(model, data(model), row)
     complete(found.report, row)
     kinds = {node.op_type for node in found.graph.graph}
-    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not by_name(row).packs or "LSTM" in form)
+    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not get_target(row).packs or "LSTM" in form)
 
 
 # ---- time first --------------------------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def constant_states(kind, how, direction="forward"):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("row", FEW)
-@pytest.mark.parametrize("how", first(1, ("one sample", "repeated")))
-@pytest.mark.parametrize("direction", first(1, ("bidirectional", "forward")))
+@pytest.mark.parametrize("how", mark_rest_slow(1, ("one sample", "repeated")))
+@pytest.mark.parametrize("direction", mark_rest_slow(1, ("bidirectional", "forward")))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_constant_states(kind, direction, how, row):
     """The layer of a chip begins at zero: there it is written out step by step."""
@@ -327,7 +327,7 @@ def test_states_in_and_out(kind, layers, direction, row):
     model = streaming(kind, layers, direction)
     found = agree(model, data(model), row)
     complete(found.report, row)
-    if not by_name(row).packs:
+    if not get_target(row).packs:
         name = {"LSTM": "LSTMInt", "GRU": "GRUInt"}[kind]
         nodes = [n for n in found.graph.graph if n.op_type == name]
         assert {n.inputs[2].dtype.name for n in nodes} == {"INT8"}
@@ -357,7 +357,7 @@ def test_lengths(kind, direction, states, row):
     """Steps beyond a sample's end give zeros; in integers on the generic target, on chips in float with the reason."""
     model = with_lengths(kind, direction, states)
     report = agree(model, data(model), row).report
-    if by_name(row).packs:
+    if get_target(row).packs:
         floats = [n for n in (*report.float_nodes, *report.host_part) if n.op_type.startswith(kind)]
         assert floats
         assert kind == "GRU" or all("sequence_lens" in node.why for node in floats)

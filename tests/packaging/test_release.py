@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import lingeronnx
-from benchmarks import container_steps, lowest_versions, packages
+from benchmarks import container_steps, lowest_versions, package_install
 from lingeronnx import demo
 from tests.packaging.test_wheel import SOURCES
 
@@ -46,7 +46,7 @@ def test_the_changes_name_the_version():
 
 def test_every_dependency_has_a_lowest_version():
     """All that users install is tested with the lowest version that setup.cfg says."""
-    found = lowest_versions.lowest()
+    found = lowest_versions.get_lowest_versions()
     for line in SETTINGS["options"]["install_requires"].splitlines():
         if line and not line.startswith("#"):
             name, _, version = line.partition(">=")
@@ -67,12 +67,12 @@ def test_the_container_gets_what_the_wheel_is_made_of():
     rules = (ROOT / ".dockerignore").read_text()
     taken = ["lingeronnx/cli/show.py", "simulator/luts/a.npz", "setup.cfg", "README.md"]
     left = ["tests/nets.py", ".git/config", "lingeronnx/__pycache__/a.pyc", "dist/a.whl", "secret.txt", "docs/a.md"]
-    assert [name for name in (*taken, *left) if container_steps.passes(name, rules)] == taken
+    assert [name for name in (*taken, *left) if container_steps.is_included(name, rules)] == taken
     assert {rule[1:] for rule in rules.splitlines() if rule.startswith("!")} == set(SOURCES)
 
 
 def test_the_container_is_no_root_and_has_our_entry_point():
-    found = list(container_steps.steps((ROOT / "Dockerfile").read_text()))
+    found = list(container_steps.iterate_steps((ROOT / "Dockerfile").read_text()))
     words = [word for word, _ in found]
     assert set(words) <= {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
     assert ("ENTRYPOINT", '["lingeronnx"]') in found
@@ -85,9 +85,11 @@ def test_the_container_is_no_root_and_has_our_entry_point():
 
 def test_steps_are_placed_below_a_folder():
     """The container's folders move, others stay; `python` is the system's at the beginning alone."""
-    placed = container_steps._placed("python -m venv /opt/lingeronnx", Path("/r"), "/usr/bin/python3")
+    placed = container_steps._rebase_command("python -m venv /opt/lingeronnx", Path("/r"), "/usr/bin/python3")
     assert placed == "/usr/bin/python3 -m venv /r/opt/lingeronnx"
-    placed = container_steps._placed("PATH=/opt/a/bin:$PATH LINGERONNX_CACHE_DIR=/cache /usr/optional", Path("/r"), "p")
+    placed = container_steps._rebase_command(
+        "PATH=/opt/a/bin:$PATH LINGERONNX_CACHE_DIR=/cache /usr/optional", Path("/r"), "p"
+    )
     assert placed == "PATH=/r/opt/a/bin:$PATH LINGERONNX_CACHE_DIR=/r/cache /usr/optional"
 
 
@@ -96,9 +98,9 @@ def test_steps_are_placed_below_a_folder():
 
 def test_a_command_that_fails_is_told(tmp_path):
     """With its exit code and what it printed; the environment of the checkout is not handed on."""
-    with pytest.raises(packages.Failed, match=r"exit code 3\nbad\n"):
-        packages.run(sys.executable, "-c", "print('bad'); raise SystemExit(3)", cwd=tmp_path)
-    seen = packages.run(sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", cwd=tmp_path)
+    with pytest.raises(package_install.CommandError, match=r"exit code 3\nbad\n"):
+        package_install.run(sys.executable, "-c", "print('bad'); raise SystemExit(3)", cwd=tmp_path)
+    seen = package_install.run(sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", cwd=tmp_path)
     assert seen == "None\n"
 
 
@@ -117,8 +119,9 @@ def test_the_example_for_ci_reads_the_report(met, code, tmp_path):
     assert subprocess.run(["bash", "-e", "-c", ci_job()[1]["limits"]], cwd=tmp_path).returncode == code
 
 
-@pytest.mark.parametrize("shrunk, code", [pytest.param(1, 0, marks=pytest.mark.slow),
-                                          pytest.param(50, 1, marks=pytest.mark.deep)])  # fmt: skip
+@pytest.mark.parametrize(
+    "shrunk, code", [pytest.param(1, 0, marks=pytest.mark.slow), pytest.param(50, 1, marks=pytest.mark.deep)]
+)
 def test_the_example_for_ci_fails_where_a_limit_breaks(shrunk, code, tmp_path):
     """Its steps but for the installation, as a CI's shell runs them; calibrated by much smaller inputs it must fail."""
     settings, steps = ci_job()

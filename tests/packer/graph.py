@@ -6,8 +6,14 @@ import math
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-BYTES = {TensorProto.FLOAT: 4, TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.INT16: 2, TensorProto.INT32: 4,
-         TensorProto.INT64: 8}  # fmt: skip
+BYTES = {
+    TensorProto.FLOAT: 4,
+    TensorProto.INT8: 1,
+    TensorProto.UINT8: 1,
+    TensorProto.INT16: 2,
+    TensorProto.INT32: 4,
+    TensorProto.INT64: 8,
+}
 #: names of the third generation that the packer reads as those of the first
 LATER = {"QConv2d": "Conv2dInt", "w_bits": "parameter_bits", "x_bits": "data_bits"}
 MOVES = ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")

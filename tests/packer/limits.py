@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.packer.graph import Refused, up
-from tests.packer.places import places
+from tests.packer.placement import get_placements
 
 
 def slab_limit(platform, deep):
@@ -34,7 +34,7 @@ class Limits:
     """The checks of one prepared graph, each raising Refused."""
 
     def __init__(self, graph, settings):
-        self.graph, self.platform, self.place = graph, settings.platform, places(graph, settings).get
+        self.graph, self.platform, self.place = graph, settings.platform, get_placements(graph, settings).get
 
     def run(self):
         for node in self.graph.nodes:

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from tests.packer import narrow
+from tests.packer import int4
 from tests.packer.graph import up
-from tests.packer.places import places
-from tests.packer.work import STREAMED, Work, stored
+from tests.packer.placement import get_placements
+from tests.packer.work_areas import STREAMED, WorkAreas, get_stored_bytes
 
 IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
 
@@ -69,7 +69,7 @@ def buffers(graph, settings, place):
     for node in graph.nodes:
         wanted = [i for i, name in enumerate(node.inputs) if graph.const(name) is not None]
         if node.op in STREAMED and wanted:
-            sizes[turn] = max(sizes[turn], sum(stored(graph, node, i, settings.platform) for i in wanted))
+            sizes[turn] = max(sizes[turn], sum(get_stored_bytes(graph, node, i, settings.platform) for i in wanted))
             turn = 1 - turn
     end = len(graph.nodes) - 1
     return [Item(f"prefetch {i + 1}", size, 0, end, "share-mem") for i, size in enumerate(sizes) if size]
@@ -77,7 +77,7 @@ def buffers(graph, settings, place):
 
 def work_areas(graph, settings, place):
     """Return the work areas as Items, one per place."""
-    work = Work(graph, settings.platform, place.get)
+    work = WorkAreas(graph, settings.platform, place.get)
     sizes, used, by_node = {}, [], {}
     for index, node in enumerate(graph.nodes):
         size, where = work.size(node)
@@ -169,7 +169,7 @@ STRATEGIES = (by_size, by_breadth, by_order)
 
 def plan(graph, settings, strategies=STRATEGIES):
     """Return the Plan of a prepared graph."""
-    place = places(graph, settings)
+    place = get_placements(graph, settings)
     tensors = lives(graph, place)
     areas, by_node = work_areas(graph, settings, place)
     items = [*tensors.values(), *areas, *buffers(graph, settings, place)]
@@ -186,8 +186,12 @@ def plan(graph, settings, strategies=STRATEGIES):
             offsets[item.name] = offsets[item.root]
     used = {name for node in graph.nodes for name in node.inputs}
     sizes = {t.name: t.size for t in graph.tensors.values() if t.const is not None and t.name in used}
-    sizes |= narrow.halves(graph, settings.platform)
+    sizes |= int4.get_int4_sizes(graph, settings.platform)
     return Plan(
-        totals.get("share-mem", 0), totals.get("psram", 0), offsets, {i.name: i for i in items}, sum(sizes.values()),
+        totals.get("share-mem", 0),
+        totals.get("psram", 0),
+        offsets,
+        {i.name: i for i in items},
+        sum(sizes.values()),
         by_node,
-    )  # fmt: skip
+    )

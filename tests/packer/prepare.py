@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from tests.packer import narrow
-from tests.packer.form import scales
+from tests.packer import int4
+from tests.packer.format_checks import scales
 from tests.packer.graph import MOVES, Node, Refused, Tensor, live, up
 from tests.packer.limits import Limits, first_slab
 from tests.packer.shapes import infer
@@ -30,7 +30,7 @@ def prepare(graph, settings):
     if settings.platform == "venus":
         pre_pad(graph)
         infer(graph)
-    narrow.refuse(graph, settings.platform)
+    int4.refuse(graph, settings.platform)
     Limits(graph, settings).run()
     swap_axes(graph, settings.platform)
     cut_convolutions(graph, settings)

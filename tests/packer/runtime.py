@@ -4,10 +4,10 @@ import math
 
 from onnx import TensorProto
 
-from tests.packer import narrow
+from tests.packer import int4
 from tests.packer.graph import up
-from tests.packer.overlap import clobbered, destroyed_constants, first_area
-from tests.packer.work import STREAMED, Work, stored
+from tests.packer.overruns import destroyed_constants, find_overwritten, first_area
+from tests.packer.work_areas import STREAMED, WorkAreas, get_stored_bytes
 
 BIG = 65536
 #: bytes of the largest map that a venus convolution read right (conv_slab_64k_in), and of a map with its result: 16 to
@@ -22,9 +22,9 @@ def faults(model, graph, memory, settings):
     return [
         *form_faults(model, graph, memory, settings),
         *shared_constants(graph, settings),
-        *narrow.faults(graph, settings),
+        *int4.faults(graph, settings),
         *Faults(graph, memory, settings).run(),
-        *clobbered(graph, memory, settings),
+        *find_overwritten(graph, memory, settings),
         *destroyed_constants(graph, settings),
     ]
 
@@ -91,7 +91,7 @@ class Faults:
     def __init__(self, graph, memory, settings):
         self.graph, self.memory, self.settings = graph, memory, settings
         self.platform, self.found = settings.platform, []
-        self.work = Work(graph, settings.platform, self.place)
+        self.work = WorkAreas(graph, settings.platform, self.place)
 
     def place(self, name):
         item = self.memory.items.get(name)
@@ -125,7 +125,7 @@ class Faults:
                 yield f"map of {row * h} bytes above {DEEPEST}"
             if row * h + y.elements > BOTH:
                 yield f"map and result of {row * h + y.elements} bytes above {BOTH}"
-        weights = stored(self.graph, node, 1, self.platform)
+        weights = get_stored_bytes(self.graph, node, 1, self.platform)
         if self.platform == "arcs" and self.far(node.inputs[1]) and weights > WEIGHTS:
             yield f"{weights} bytes of weights outside shared memory, above {WEIGHTS}"
         yield from self.bias(node)

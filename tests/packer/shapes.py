@@ -119,16 +119,28 @@ def _split(node, xs):
 
 
 RULES = {
-    "Conv1dInt": _conv, "Conv2dInt": _conv, "ConvTranspose2dInt": _transposed, "LinearInt": _linear,
+    "Conv1dInt": _conv,
+    "Conv2dInt": _conv,
+    "ConvTranspose2dInt": _transposed,
+    "LinearInt": _linear,
     "BmmInt": lambda node, xs: (*xs[0].shape[:-1], xs[1].shape[-1]),
     "AvgPool2dInt": lambda node, xs: (*xs[0].shape[:2], *_window(node, xs[0].shape)),
     "MaxPool": lambda node, xs: (*xs[0].shape[:2], *_window(node, xs[0].shape)),
-    "iqCat": _cat, "Reshape": _reshape, "Slice": _slice, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
+    "iqCat": _cat,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
     "Flatten": lambda node, xs: (xs[0].shape[0], math.prod(xs[0].shape[1:])),
     "Transpose": lambda node, xs: tuple(xs[0].shape[axis] for axis in node.attrs["perm"]),
-    "Gather": _gather, "Split": _split, "GluInt": _glu, "iqPad": _pad, "Resize": _resize,
-    "Tile": _tile, "Expand": _expand,
-}  # fmt: skip
+    "Gather": _gather,
+    "Split": _split,
+    "GluInt": _glu,
+    "iqPad": _pad,
+    "Resize": _resize,
+    "Tile": _tile,
+    "Expand": _expand,
+}
 
 
 def infer(graph):

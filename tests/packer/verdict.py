@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tests.packer import arguments, form
+from tests.packer import arguments, format_checks
 from tests.packer.graph import Refused, live, read, up
 from tests.packer.plan import plan
 from tests.packer.prepare import prepare
@@ -36,15 +36,15 @@ def judge(model, platform, args):
     shared = None
     try:
         settings = arguments.parse(platform, args)
-        form.names(model)
-        form.platform(model, platform)
+        format_checks.names(model)
+        format_checks.platform(model, platform)
         graph = read(model, settings.batch)
-        form.inputs(model)
-        form.operators(graph, platform)
-        form.order(graph)
+        format_checks.inputs(model)
+        format_checks.operators(graph, platform)
+        format_checks.order(graph)
         live(graph)
         infer(graph)
-        form.scales(graph)
+        format_checks.scales(graph)
         prepare(graph, settings)
         memory = plan(graph, settings)
         shared = memory.shared

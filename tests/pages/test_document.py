@@ -4,8 +4,8 @@ import json
 import math
 import re
 
-from lingeronnx.json_values import plain
-from lingeronnx.pages.document import PagePart, page
+from lingeronnx.json_values import to_json_value
+from lingeronnx.pages.document import PageSection, render_page
 
 
 def data(text, key):
@@ -20,7 +20,7 @@ def self_contained(text):
 
 
 def test_it_asks_for_nothing_and_says_so():
-    text = page("a", "b", [PagePart("one", "One", "<p>x</p>"), PagePart("two", "Two", "")])
+    text = render_page("a", "b", [PageSection("one", "One", "<p>x</p>"), PageSection("two", "Two", "")])
     assert self_contained(text)
     assert "default-src 'none'" in text
     assert text.count("<h1>") == 1
@@ -28,27 +28,27 @@ def test_it_asks_for_nothing_and_says_so():
 
 
 def test_contents_name_every_part():
-    text = page("a", "b", [PagePart("one", "One", ""), PagePart("two", "T<wo>", "")])
+    text = render_page("a", "b", [PageSection("one", "One", ""), PageSection("two", "T<wo>", "")])
     assert [f'<a href="#{key}">' in text for key in ("one", "two")] == [True, True]
     assert "T&lt;wo&gt;" in text
-    assert "<nav" not in page("a", "b", [PagePart("one", "One", "")])
+    assert "<nav" not in render_page("a", "b", [PageSection("one", "One", "")])
 
 
 def test_data_are_what_they_were_and_cannot_end_the_script():
     body = {"name": "</script><b>%%TITLE%%|", "values": [1, 2.5, math.inf], "more": {"x": None}}
-    text = page("a", "b", [PagePart("one", "One", "", body)])
+    text = render_page("a", "b", [PageSection("one", "One", "", body)])
     assert data(text, "one") == {**body, "values": [1, 2.5, None]}
     assert "</script><b>" not in text
 
 
 def test_what_cannot_be_seen_is_an_escape():
-    assert "\u202e" not in page("a\u202eb", "\u200b", [PagePart("one", "\u2066", "", ["\u202e"])])
+    assert "\u202e" not in render_page("a\u202eb", "\u200b", [PageSection("one", "\u2066", "", ["\u202e"])])
 
 
 def test_plain_has_null_for_what_json_lacks():
-    assert plain({1: (math.nan, "a")}) == {"1": [None, "a"]}
+    assert to_json_value({1: (math.nan, "a")}) == {"1": [None, "a"]}
 
 
 def test_style_and_script_of_parts_come_along():
-    text = page("a", "b", [PagePart("one", "One", "", style=".mine {}", script="mine();")])
+    text = render_page("a", "b", [PageSection("one", "One", "", style=".mine {}", script="mine();")])
     assert text.index(".mine {}") < text.index("</style>") < text.index("mine();")

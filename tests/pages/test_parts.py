@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from lingeronnx.pages import parts
+from lingeronnx.pages import components
 
 WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
 
@@ -13,15 +13,15 @@ WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
 @pytest.mark.parametrize(
     "made",
     [
-        parts.title(WORST),
-        parts.line(WORST),
-        parts.note(WORST, WORST),
-        parts.facts([(WORST, WORST)]),
-        parts.command(WORST, WORST),
-        parts.listed([parts.text(WORST)]),
-        parts.table(WORST, [WORST], [[parts.text(WORST)]], cards=True, chosen=[0]),
-        parts.picture(WORST, '<svg xmlns="http://www.w3.org/2000/svg" width="1"></svg>'),
-        parts.bar(WORST, 1, 2).replace("<br>", "<br/>"),
+        components.heading(WORST),
+        components.paragraph(WORST),
+        components.labelled_paragraph(WORST, WORST),
+        components.definition_list([(WORST, WORST)]),
+        components.copyable_command(WORST, WORST),
+        components.ordered_list([components.escape_text(WORST)]),
+        components.render_table(WORST, [WORST], [[components.escape_text(WORST)]], cards=True, chosen=[0]),
+        components.svg_figure(WORST, '<svg xmlns="http://www.w3.org/2000/svg" width="1"></svg>'),
+        components.usage_bar(WORST, 1, 2).replace("<br>", "<br/>"),
     ],
 )
 def test_any_text_stays_text(made):
@@ -34,20 +34,20 @@ def test_any_text_stays_text(made):
 
 
 def test_a_command_has_one_button_that_says_what_it_copies():
-    made = parts.command("--override 'a=bits:16'")
+    made = components.copyable_command("--override 'a=bits:16'")
     assert made.count("<button") == made.count("<code>") == 1
     assert 'aria-label="copy --override &#x27;a=bits:16&#x27;"' in made
 
 
 def test_cells_say_their_column_on_a_narrow_screen():
-    made = parts.table("t", ["a", "b"], [["1", "2"], ["3", "4"]], chosen=[1])
+    made = components.render_table("t", ["a", "b"], [["1", "2"], ["3", "4"]], chosen=[1])
     assert re.findall(r'data-label="(\w)"', made) == ["a", "b", "a", "b"]
     assert made.count("class=chosen") == 1
 
 
 def test_a_memory_of_no_size_is_no_division():
-    assert "0 of 0 bytes, -" in parts.bar("psram", 0, 0)
+    assert "0 of 0 bytes, -" in components.usage_bar("psram", 0, 0)
 
 
 def test_a_path_may_be_broken_behind_its_slashes():
-    assert parts.path("/a/<b>") == "/<wbr>a/<wbr>&lt;b&gt;"
+    assert components.breakable_path("/a/<b>") == "/<wbr>a/<wbr>&lt;b&gt;"

@@ -5,7 +5,7 @@ import onnx
 import onnx.parser
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 
 
@@ -36,7 +36,7 @@ def feeds(model, size=2):
     feed = {}
     for value in model.graph.inputs:
         if value.const_value is None:
-            dims = ir.shape(value)
+            dims = ir.get_shape(value)
             shape = tuple(size if i == 0 and d is None else 1 if d is None else d for i, d in enumerate(dims))
             kind = value.dtype.numpy()
             feed[str(value.name)] = rand(*shape, seed=len(feed)) if kind.kind == "f" else np.ones(shape, kind)
@@ -49,7 +49,7 @@ def outputs(model, feed):
     return {name: array for name, array, _ in FloatRunner(model, names).run(feed)}
 
 
-def taps(model, feed):
+def run_all_tensors(model, feed):
     """Return every tensor of a run in onnxruntime, by name."""
     return {name: array for name, array, _ in FloatRunner(model).run(feed)}
 
@@ -78,7 +78,7 @@ def reasons(run, model):
     return [f"{reason.kind} {reason.name}: {reason.why}" for reason in answer.reasons]
 
 
-def fires(model, run, count, left, *, atol, trace=True):
+def check_pass_fires(model, run, count, left, *, atol, trace=True):
     """Run pass `run`, which must act `count` times and leave the operators `left`; check every promise of a pass.
 
     Same outputs within `atol` in onnxruntime, valid ONNX, the names of inputs, outputs and surviving tensors kept, the
@@ -87,7 +87,7 @@ def fires(model, run, count, left, *, atol, trace=True):
     feed = feeds(model)
     if trace:
         trace_shapes(model, {name: array[:1] for name, array in feed.items()})
-    before, names, tensors = outputs(model, feed), interface(model), taps(model, feed)
+    before, names, tensors = outputs(model, feed), interface(model), run_all_tensors(model, feed)
     assert changes(run, model) == count
     assert ops(model) == left
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
@@ -96,7 +96,7 @@ def fires(model, run, count, left, *, atol, trace=True):
     for name, want in before.items():
         assert after[name].shape == want.shape
         np.testing.assert_allclose(after[name], want, rtol=0, atol=atol)
-    for name, array in taps(model, feed).items():  # a tensor that keeps its name keeps its meaning
+    for name, array in run_all_tensors(model, feed).items():  # a tensor that keeps its name keeps its meaning
         if name in tensors:
             np.testing.assert_allclose(array, tensors[name], rtol=0, atol=atol)
     assert changes(run, model) == 0
@@ -104,7 +104,7 @@ def fires(model, run, count, left, *, atol, trace=True):
     return model
 
 
-def stays(model, run, *, trace=True):
+def check_pass_leaves_alone(model, run, *, trace=True):
     """Run pass `run`, which must refuse: nothing fires, the graph and its results are the same."""
     nodes = ops(model)
-    return fires(model, run, 0, nodes, atol=0, trace=trace)
+    return check_pass_fires(model, run, 0, nodes, atol=0, trace=trace)

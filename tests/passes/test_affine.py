@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.layers.affine import fold_affine
-from lingeronnx.passes.layers.layer_behind import batch_norm_behind, layer_behind
-from lingeronnx.passes.layers.linear import linear
-from tests.passes.helpers import changes, fires, graph, positive, rand, stays
+from lingeronnx.passes.layers.channel_affine import fold_affine
+from lingeronnx.passes.layers.fold_into_next_layer import fold_batch_norm_into_next_layer, fold_factor_into_next_layer
+from lingeronnx.passes.layers.linear import fuse_linear
+from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, positive, rand
 
 TOLERANCE = 1e-5
 WEIGHT = rand(3, 4, 3, 3)
@@ -21,14 +21,14 @@ def behind_conv(operator, order="c, k", bias=""):
 def test_behind_a_convolution(operator, shape):
     """One value, or one per output channel, in any of the shapes that broadcast so."""
     model = graph(behind_conv(operator), w=WEIGHT, k=positive(*shape))
-    fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("operator", ("Mul", "Add", "Sub"))
 def test_constant_first(operator):
     """The constant may be the left operand; c - x turns the sign."""
     model = graph(behind_conv(operator, "k, c", ", b"), w=WEIGHT, b=rand(3), k=positive(3, 1, 1))
-    fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("number", (np.inf, -np.inf, np.nan))
@@ -37,7 +37,7 @@ def test_what_is_infinite_stays(operator, number):
     """Weights that are infinite sum up to what is no number."""
     array = positive(3, 1, 1)
     array[1] = number
-    stays(graph(behind_conv(operator), w=WEIGHT, k=array), fold_affine)
+    check_pass_leaves_alone(graph(behind_conv(operator), w=WEIGHT, k=array), fold_affine)
 
 
 MOVES = {
@@ -56,13 +56,19 @@ def test_behind_what_only_moves(move, operator):
     text = f"g (float[N,4,3,6] x) => ({shape} y) {{ c = Conv(x, w) {step} y = {operator}(s, k) }}"
     held = {"axis": np.array([2]), "front": np.array([1])}
     model = graph(text, w=WEIGHT, k=positive(*size), **{k: v for k, v in held.items() if k in text})
-    fires(model, fold_affine, 1, ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])], atol=TOLERANCE)
+    check_pass_fires(
+        model, fold_affine, 1, ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])], atol=TOLERANCE
+    )
 
 
 BETWEEN = {
-    "Abs": "a = Abs(c)", "GlobalAveragePool": "a = GlobalAveragePool(c)", "GlobalMaxPool": "a = GlobalMaxPool(c)",
-    "LeakyRelu": "a = LeakyRelu(c)", "MaxPool": "a = MaxPool<kernel_shape = [2, 2]>(c)", "PRelu": "a = PRelu(c, s)",
-}  # fmt: skip
+    "Abs": "a = Abs(c)",
+    "GlobalAveragePool": "a = GlobalAveragePool(c)",
+    "GlobalMaxPool": "a = GlobalMaxPool(c)",
+    "LeakyRelu": "a = LeakyRelu(c)",
+    "MaxPool": "a = MaxPool<kernel_shape = [2, 2]>(c)",
+    "PRelu": "a = PRelu(c, s)",
+}
 
 
 @pytest.mark.parametrize("kind", BETWEEN)
@@ -70,7 +76,7 @@ def test_a_factor_behind_what_takes_factors_through(kind):
     """f(a x) = a f(x) for a > 0."""
     text = f"g (float[N,4,6,6] x) => (float[N,3,A,B] y) {{ c = Conv(x, w) {BETWEEN[kind]} y = Mul(a, k) }}"
     held = {"s": rand(3, 1, 1)} if kind == "PRelu" else {}
-    fires(graph(text, w=WEIGHT, k=positive(3, 1, 1), **held), fold_affine, 1, ["Conv", kind], atol=TOLERANCE)
+    check_pass_fires(graph(text, w=WEIGHT, k=positive(3, 1, 1), **held), fold_affine, 1, ["Conv", kind], atol=TOLERANCE)
 
 
 def test_not_behind_what_is_read_elsewhere():
@@ -78,7 +84,7 @@ def test_not_behind_what_is_read_elsewhere():
     text = """g (float[N,4,3,6] x) => (float[N,3,4] y, float[N,3,4] z) {
         c = Conv(x, w) s = Squeeze(c, a) y = Add(s, k) z = Relu(s)
     }"""
-    stays(graph(text, w=WEIGHT, k=positive(3, 1), a=np.array([2])), fold_affine)
+    check_pass_leaves_alone(graph(text, w=WEIGHT, k=positive(3, 1), a=np.array([2])), fold_affine)
 
 
 def test_chain_of_four():
@@ -86,15 +92,15 @@ def test_chain_of_four():
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y) {
         c = Conv(x, w) d = Mul(c, k) e = Add(k, d) f = Div(e, k) y = Sub(f, k)
     }"""
-    fires(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine, 4, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine, 4, ["Conv"], atol=TOLERANCE)
 
 
 def test_behind_a_linear():
     """A Linear's channels are the last axis."""
     text = "g (float[N,5,4] x) => (float[N,5,3] y) { c = MatMul(x, w) d = Mul(c, k) y = Add(d, k) }"
     model = graph(text, w=rand(4, 3), k=rand(3))
-    assert changes(linear, model) == 1
-    fires(model, fold_affine, 2, ["Linear"], atol=TOLERANCE)
+    assert changes(fuse_linear, model) == 1
+    check_pass_fires(model, fold_affine, 2, ["Linear"], atol=TOLERANCE)
 
 
 def test_one_weight_of_two_layers():
@@ -102,14 +108,14 @@ def test_one_weight_of_two_layers():
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] d) {
         c = Conv(x, w) y = Mul(c, k) d = Conv(x, w)
     }"""
-    fires(graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "Conv"], atol=TOLERANCE)
+    check_pass_fires(graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "Conv"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("operator", ("Mul", "Div", "Add", "Sub"))
 def test_becomes_batch_norm(operator):
     """Where no layer is in front a per-channel constant on a 4-D tensor becomes a BatchNormalization."""
     text = f"g (float[N,4,6,6] x) => (float[N,4,6,6] y) {{ c = Relu(x) y = {operator}(c, k) }}"
-    fires(graph(text, k=positive(4, 1, 1)), fold_affine, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+    check_pass_fires(graph(text, k=positive(4, 1, 1)), fold_affine, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
 
 
 def test_shared_output_becomes_batch_norm():
@@ -117,7 +123,7 @@ def test_shared_output_becomes_batch_norm():
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] z) {
         c = Conv(x, w) y = Mul(c, k) z = Relu(c)
     }"""
-    fires(
+    check_pass_fires(
         graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "BatchNormalization", "Relu"], atol=TOLERANCE
     )
 
@@ -125,19 +131,19 @@ def test_shared_output_becomes_batch_norm():
 @pytest.mark.parametrize("shape", ((4,), (4, 1), (3, 4, 4), (1, 1, 4, 4)))
 def test_refuses_another_axis(shape):
     """A constant that varies along space is no channel factor."""
-    stays(graph(behind_conv("Add"), w=WEIGHT, k=rand(*shape)), fold_affine)
+    check_pass_leaves_alone(graph(behind_conv("Add"), w=WEIGHT, k=rand(*shape)), fold_affine)
 
 
 def test_refuses_wrong_axis_of_equal_size():
     """[4] on [N, 4, 4, 4] runs along the width, not along the channels."""
     text = "g (float[N,4,6,6] x) => (float[N,4,4,4] y) { c = Conv(x, w) y = Add(c, k) }"
-    stays(graph(text, w=rand(4, 4, 3, 3), k=rand(4)), fold_affine)
+    check_pass_leaves_alone(graph(text, w=rand(4, 4, 3, 3), k=rand(4)), fold_affine)
 
 
 def test_refuses_constant_over_layer():
     """k / x is no affine function."""
     text = "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) s = Exp(c) y = Div(k, s) }"
-    stays(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine)
+    check_pass_leaves_alone(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine)
 
 
 def test_refuses_division_by_zero():
@@ -149,27 +155,27 @@ def test_refuses_division_by_zero():
 def test_refuses_two_activations():
     """No operand is constant."""
     text = "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) d = Conv(x, w) y = Add(c, d) }"
-    stays(graph(text, w=WEIGHT), fold_affine)
+    check_pass_leaves_alone(graph(text, w=WEIGHT), fold_affine)
 
 
 def test_refuses_a_constant_that_widens():
     """A constant with more axes than the tensor changes its rank."""
     text = "g (float[N,5,4] x) => (float[1,N,5,3] y) { c = MatMul(x, w) y = Mul(c, k) }"
     model = graph(text, w=rand(4, 3), k=rand(1, 1, 1, 3))
-    assert changes(linear, model) == 1
-    stays(model, fold_affine)
+    assert changes(fuse_linear, model) == 1
+    check_pass_leaves_alone(model, fold_affine)
 
 
 def test_refuses_a_widening_of_size_one():
     """[3,1,1,1,1] or a channel constant on an input with one channel only broadcasts: the shape would change."""
     text = "g (float[N,1,6,6] x) => (float[N,4,6,6] y) { c = Relu(x) y = Mul(c, k) }"
-    stays(graph(text, k=rand(4, 1, 1)), fold_affine)
+    check_pass_leaves_alone(graph(text, k=rand(4, 1, 1)), fold_affine)
 
 
 def test_refuses_integers():
     """Integer arithmetic is not a layer's."""
     text = "g (int64[N,4,2,2] x) => (int64[N,4,2,2] y) { y = Mul(x, k) }"
-    stays(graph(text, k=np.ones((4, 1, 1), np.int64)), fold_affine)
+    check_pass_leaves_alone(graph(text, k=np.ones((4, 1, 1), np.int64)), fold_affine)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +193,7 @@ def test_behind_what_a_positive_factor_passes(steps, left):
     held = {name: array for name, array in (("k", positive(3, 1, 1)), ("n", np.float32(3))) if f", {name})" in steps}
     text = f"g (float[N,4,6,6] x) => (float y) {{ c = Conv(x, w) {steps} }}"
     text = text.replace("(float y)", "(float[N,48] y)" if "Flatten" in steps else "(float[N,3,P,Q] y)")
-    fires(graph(text, w=WEIGHT, **held), fold_affine, 1, ["Conv", *left], atol=TOLERANCE)
+    check_pass_fires(graph(text, w=WEIGHT, **held), fold_affine, 1, ["Conv", *left], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("step", ("Mul(s, k)", "Add(s, n)", "Sub(n, s)"))
@@ -196,8 +202,8 @@ def test_not_behind_what_it_does_not_pass(step):
     text = f"g (float[N,5,4] x) => (float[N,5,3] y) {{ c = MatMul(x, w) s = Relu(c) y = {step} }}"
     held = {"k": -positive(1)} if "k" in step else {"n": np.float32(1)}
     model = graph(text, w=rand(4, 3), **held)
-    assert changes(linear, model) == 1
-    stays(model, fold_affine)
+    assert changes(fuse_linear, model) == 1
+    check_pass_leaves_alone(model, fold_affine)
 
 
 @pytest.mark.parametrize("step", ("Mul(s, n)", "Div(s, n)", "Neg(s)"))
@@ -205,8 +211,8 @@ def test_into_the_layer_behind(step):
     """One factor goes into the weight of the layer that reads the product alone."""
     text = f"""g (float[N,5,4] x, float[N,5,4] z) => (float[N,5,3] y) {{ s = Add(x, z) d = {step} y = MatMul(d, w) }}"""
     model = graph(text, w=rand(4, 3), **({} if "Neg" in step else {"n": np.float32(3)}))
-    assert changes(linear, model) == 1
-    fires(model, layer_behind, 1, ["Add", "Linear"], atol=TOLERANCE)
+    assert changes(fuse_linear, model) == 1
+    check_pass_fires(model, fold_factor_into_next_layer, 1, ["Add", "Linear"], atol=TOLERANCE)
 
 
 def test_what_is_fed_keeps_its_factor():
@@ -214,8 +220,8 @@ def test_what_is_fed_keeps_its_factor():
     model = graph(
         "g (float[N,5,4] x) => (float[N,5,3] y) { d = Div(x, n) y = MatMul(d, w) }", w=rand(4, 3), n=positive(1)
     )
-    assert changes(linear, model) == 1
-    stays(model, layer_behind)
+    assert changes(fuse_linear, model) == 1
+    check_pass_leaves_alone(model, fold_factor_into_next_layer)
 
 
 def _norm(text, offset, **held):
@@ -236,12 +242,12 @@ def test_batch_norm_into_the_layer_behind(attributes, shape, offset, bias):
     """Factors into the input channels of the weight, offsets into the bias; with padding there must be none."""
     text = f"y = Conv{attributes}(n, w{bias.replace('b', 'k')})"
     model = _norm(text, offset, w=rand(*shape), **({"k": rand(shape[0])} if bias else {}))
-    fires(model, batch_norm_behind, 1, ["Relu", "Conv"], atol=TOLERANCE)
+    check_pass_fires(model, fold_batch_norm_into_next_layer, 1, ["Relu", "Conv"], atol=TOLERANCE)
 
 
 def test_batch_norm_into_another():
     model = _norm("y = BatchNormalization(n, g, v, u, g)", True)
-    fires(model, batch_norm_behind, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+    check_pass_fires(model, fold_batch_norm_into_next_layer, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +256,12 @@ def test_batch_norm_into_another():
 )
 def test_batch_norm_that_stays(text):
     """What is padded is 0 behind the offset; a tensor that others read stays; an activation takes nothing up."""
-    stays(_norm(text, True, **({"w": rand(3, 4, 3, 3)} if "w)" in text else {})), batch_norm_behind)
+    check_pass_leaves_alone(
+        _norm(text, True, **({"w": rand(3, 4, 3, 3)} if "w)" in text else {})), fold_batch_norm_into_next_layer
+    )
 
 
 @pytest.mark.parametrize("kind, left", (("Div", "Mul"), ("Sub", "Add")))
 def test_several_constants_have_one_form(kind, left):
     text = f"g (float[N,5,4] x) => (float[N,5,4] y) {{ s = Relu(x) y = {kind}(s, k) }}"
-    fires(graph(text, k=positive(4)), fold_affine, 1, ["Relu", left], atol=TOLERANCE)
+    check_pass_fires(graph(text, k=positive(4)), fold_affine, 1, ["Relu", left], atol=TOLERANCE)

@@ -12,9 +12,9 @@ from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets.luna.packer.judge import judge
-from tests import packable
-from tests.examples import first
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from tests import packability
+from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 
 T, D, HEADS = 8, 16, 2
@@ -68,7 +68,7 @@ def attention(opset):
 @pytest.mark.parametrize("opset", (13, 17))
 @pytest.mark.parametrize(
     ("platform", "mode"),
-    first(2, (("generic", "max-value"), ("arcs", "q-value"), ("generic", "q-value"), ("venusA", "q-value"))),
+    mark_rest_slow(2, (("generic", "max-value"), ("arcs", "q-value"), ("generic", "q-value"), ("venusA", "q-value"))),
 )
 def test_attention(platform, mode, opset):
     """Nothing between the borders is left in float, and the integers stay near the float model."""
@@ -98,7 +98,9 @@ def test_venus_names_its_softmax():
 
 SIZE = D // HEADS
 CAUSAL = np.tril(np.ones((1, 1, T, T), bool))
-PLATFORMS = first(2, (("generic", "max-value"), ("arcs", "q-value"), ("venus", "q-value"), ("venusA", "q-value")))
+PLATFORMS = mark_rest_slow(
+    2, (("generic", "max-value"), ("arcs", "q-value"), ("venus", "q-value"), ("venusA", "q-value"))
+)
 #: Why a node may stay in float, by operator and platform.
 REASONS = {
     ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: it stays in float",
@@ -303,12 +305,12 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.targets.luna.finish.area._sound", lambda graph, row: True)
+    monkeypatch.setattr("lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True)
     result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
     assert result.report.chip_ready
-    assert not [said for said in packable.judged(result, "venusA").problems if said.startswith("LinearInt")]
+    assert not [said for said in packability.evaluate_result(result, "venusA").problems if said.startswith("LinearInt")]
     rows = [f"{node.outputs[0].name}:psram" for node in result.graph.graph if node.op_type == "LinearInt"]
-    left = judge(result.graph, platforms.by_name("venusA"), f"-p venusa -m {','.join(rows)}")
+    left = evaluate_graph(result.graph, platforms.get_target("venusA"), f"-p venusa -m {','.join(rows)}")
     assert any("lies behind" in finding.value for finding in left.findings)
 
 

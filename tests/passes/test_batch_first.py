@@ -4,20 +4,36 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import tell_batch_axes
-from lingeronnx.passes.axes.batch_first import batch_first
-from lingeronnx.passes.folding.shapes import trace_shapes
-from tests.passes.helpers import feeds, fires, graph, interface, outputs, rand, stays
+from lingeronnx.graph.batch_axes import set_batch_axes
+from lingeronnx.passes.axes.batch_first import move_batch_to_front
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, interface, outputs, rand
 
 T, E, H, D = 5, 6, 2, 3
 ARRAYS = {
-    "win": rand(E, 3 * E), "bin": rand(3 * E, seed=1), "wout": rand(E, E, seed=2), "bout": rand(E, seed=3),
-    "weight": rand(E, 4, seed=4), "bias": rand(4, seed=5), "half": np.float32(0.5), "row": rand(E, seed=6),
-    "mask": rand(T, T, seed=7), "gamma": rand(E, seed=8), "beta": rand(E, seed=9),
-    "zero": np.array(0), "one": np.array(1), "two": np.array(2), "axis0": np.array([0]), "axis3": np.array([3]),
-    "three": np.array([T, -1, 3, E]), "heads": np.array([T, -1, D]), "apart": np.array([-1, H, T, D]),
-    "flat": np.array([-1, E]), "back": np.array([T, -1, E]), "axis1": np.array([1]),
-}  # fmt: skip
+    "win": rand(E, 3 * E),
+    "bin": rand(3 * E, seed=1),
+    "wout": rand(E, E, seed=2),
+    "bout": rand(E, seed=3),
+    "weight": rand(E, 4, seed=4),
+    "bias": rand(4, seed=5),
+    "half": np.float32(0.5),
+    "row": rand(E, seed=6),
+    "mask": rand(T, T, seed=7),
+    "gamma": rand(E, seed=8),
+    "beta": rand(E, seed=9),
+    "zero": np.array(0),
+    "one": np.array(1),
+    "two": np.array(2),
+    "axis0": np.array([0]),
+    "axis3": np.array([3]),
+    "three": np.array([T, -1, 3, E]),
+    "heads": np.array([T, -1, D]),
+    "apart": np.array([-1, H, T, D]),
+    "flat": np.array([-1, E]),
+    "back": np.array([T, -1, E]),
+    "axis1": np.array([1]),
+}
 
 PROJECTED = """
     t = Transpose<perm=[1,0,2]>(x)
@@ -45,8 +61,8 @@ def free(graph):
     """Return the operators that read or write a tensor whose axis 0 is not the batch."""
     found = []
     for node in graph.graph:
-        values = [v for v in (*node.inputs, *node.outputs) if v is not None and ir.const(v) is None]
-        if any((ir.shape(v) or (None,))[0] is not None or None in (ir.shape(v) or ())[1:] for v in values):
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None]
+        if any((ir.get_shape(v) or (None,))[0] is not None or None in (ir.get_shape(v) or ())[1:] for v in values):
             found.append(node.op_type)
     return found
 
@@ -56,14 +72,14 @@ def check(made, count):
     feed = feeds(made, 3)
     trace_shapes(made, {name: array[:1] for name, array in feed.items()})
     before, names = outputs(made, feed), interface(made)
-    assert batch_first(made).changes == count
+    assert move_batch_to_front(made).changes == count
     assert interface(made) == names
     after = outputs(made, feed)
     for name, want in before.items():
         np.testing.assert_allclose(after[name], want, rtol=0, atol=1e-5)
     assert not free(made)
     trace_shapes(made, {name: array[:1] for name, array in feed.items()})
-    assert batch_first(made).changes == 0
+    assert move_batch_to_front(made).changes == 0
     return [node.op_type for node in made.graph]
 
 
@@ -126,21 +142,21 @@ def test_mean_over_time(keep):
 def test_output_elsewhere():
     """A graph output with the batch elsewhere is turned at the end alone."""
     made = model("t = Transpose<perm=[1,0,2]>(x) z = MatMul(t, weight) y = Relu(z)", f"float[{T},N,4] y")
-    fires(made, batch_first, 1, ["MatMul", "Relu", "Transpose"], atol=1e-6)
+    check_pass_fires(made, move_batch_to_front, 1, ["MatMul", "Relu", "Transpose"], atol=1e-6)
 
 
 def turned(body, result):
     """Run the pass on a graph whose input has the batch on axis 1; return its count and the operators left."""
     made = model(body, result, f"float[{T},N,{E}] x")
-    tell_batch_axes(made, {"x": 1})
+    set_batch_axes(made, {"x": 1})
     feed = {"x": rand(T, 3, E, seed=20)}
     trace_shapes(made, {"x": feed["x"][:, :1]})
     before = outputs(made, feed)
-    count = batch_first(made).changes
+    count = move_batch_to_front(made).changes
     for name, want in before.items():
         np.testing.assert_allclose(outputs(made, feed)[name], want, rtol=0, atol=1e-6)
     trace_shapes(made, {"x": feed["x"][:, :1]})
-    assert batch_first(made).changes == 0
+    assert move_batch_to_front(made).changes == 0
     return count, [node.op_type for node in made.graph]
 
 
@@ -166,19 +182,24 @@ def test_input_elsewhere():
 def test_refuses(body, result):
     if "Cumsum" in body:
         body = body.replace("Cumsum(t)", "CumSum(t, zero)")
-    stays(model(body, result), batch_first)
+    check_pass_leaves_alone(model(body, result), move_batch_to_front)
 
 
 # ---- windows of a sample beside samples ------------------------------------------------------------------------------
 
 P = 2  # windows of 2 x 2 positions
 WINDOWS = {
-    "qkv": rand(E, 3 * E, seed=11), "out": rand(E, E, seed=12), "heads_": rand(H, P * P, P * P, seed=13),
+    "qkv": rand(E, 3 * E, seed=11),
+    "out": rand(E, E, seed=12),
+    "heads_": rand(H, P * P, P * P, seed=13),
     "split": np.array([0, 2, P, 2, P, E]),
-    "fold": np.array([-1, P * P, E]), "taken": np.array([-1, P * P, 3, H, D]), "axis": np.array([0]),
-    "joined": np.array([-1, P * P, E]), "unfold": np.array([-1, 2, 2, P, P, E]),
+    "fold": np.array([-1, P * P, E]),
+    "taken": np.array([-1, P * P, 3, H, D]),
+    "axis": np.array([0]),
+    "joined": np.array([-1, P * P, E]),
+    "unfold": np.array([-1, 2, 2, P, P, E]),
     "image": np.array([0, 2 * P, 2 * P, E]),
-}  # fmt: skip
+}
 CUT = "a = Reshape(x, split) b = Transpose<perm=[0,1,3,2,4,5]>(a) w = Reshape(b, fold)"
 PARTS = """
     m = MatMul(w, qkv) r = Reshape(m, taken) t = Transpose<perm=[2,0,3,1,4]>(r) q0, k0, v0 = Split<axis=0>(t)
@@ -199,7 +220,7 @@ def test_attention_within_windows():
     assert found.count("MatMul") == 6
     assert not {"Split", "Squeeze", "Slice"} & set(found)
     computing = [node for node in made.graph if node.op_type in ("MatMul", "Softmax", "Add")]
-    assert all(len(ir.shape(node.outputs[0]) or ()) <= 4 for node in computing)
+    assert all(len(ir.get_shape(node.outputs[0]) or ()) <= 4 for node in computing)
 
 
 def test_layers_of_windows():
@@ -215,9 +236,7 @@ def test_patches_of_channels():
         a = Reshape(x, rows) b = Transpose<perm=[0,2,1,3]>(a) c = Reshape(b, patches) d = Transpose<perm=[0,3,2,1]>(c)
         e = Reshape(d, tokens) m = MatMul(e, out) i = Reshape(m, back_) j = Transpose<perm=[0,3,2,1]>(i) y = Relu(j)
     """
-    sizes = {
-        "rows": [-1, P, 2, P], "patches": [-1, E, 4, P * P], "tokens": [-1, 4, E], "back_": [-1, P * P, 4, E]
-    }  # fmt: skip
+    sizes = {"rows": [-1, P, 2, P], "patches": [-1, E, 4, P * P], "tokens": [-1, 4, E], "back_": [-1, P * P, 4, E]}
     arrays = {**WINDOWS, **{name: np.array(size) for name, size in sizes.items()}}
     made = model(body, f"float[N,{E},4,{P * P}] y", f"float[N,{E},{2 * P},{2 * P}] x", **arrays)
     assert "MatMul" in check(made, 2)
@@ -225,4 +244,4 @@ def test_patches_of_channels():
 
 def test_a_split_of_more_than_positions_stays():
     body = CUT + "m = MatMul(w, qkv) q, k, v = Split<axis=2>(m) z = Relu(k) i = Reshape(z, unfold) y = Relu(i)"
-    stays(model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), batch_first)
+    check_pass_leaves_alone(model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), move_batch_to_front)

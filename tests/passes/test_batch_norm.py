@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.passes.layers.batch_norm import fold_batch_norm
-from lingeronnx.passes.layers.linear import linear
-from tests.passes.helpers import changes, fires, graph, positive, rand, stays
+from lingeronnx.passes.layers.linear import fuse_linear
+from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, positive, rand
 
 TOLERANCE = 1e-5
 CONV = "g (float[N,4,6,6] x) => (float[N,3,4,4] y)"
@@ -30,7 +30,9 @@ def test_conv(bias):
         y = BatchNormalization<epsilon: float = 0.25>(c, g, b, m, v)
     }}"""
     arrays = {"cb": rand(3)} if bias else {}
-    model = fires(graph(text, w=rand(3, 4, 3, 3), **arrays, **norm(3)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
+    model = check_pass_fires(
+        graph(text, w=rand(3, 4, 3, 3), **arrays, **norm(3)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE
+    )
     assert "w" in model.graph.initializers
 
 
@@ -40,7 +42,7 @@ def test_grouped_conv():
         c = Conv<group: int = 4>(x, w)
         y = BatchNormalization(c, g, b, m, v)
     }"""
-    fires(graph(text, w=rand(8, 1, 3, 3), **norm(8)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(graph(text, w=rand(8, 1, 3, 3), **norm(8)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
 
 
 def test_linear():
@@ -50,8 +52,8 @@ def test_linear():
         y = BatchNormalization(c, g, b, m, v)
     }"""
     model = graph(text, w=rand(3, 4), cb=rand(3), **norm(3))
-    assert changes(linear, model) == 1
-    fires(model, fold_batch_norm, 1, ["Linear"], atol=TOLERANCE)
+    assert changes(fuse_linear, model) == 1
+    check_pass_fires(model, fold_batch_norm, 1, ["Linear"], atol=TOLERANCE)
 
 
 def test_shared_weight_with_two_norms():
@@ -63,8 +65,10 @@ def test_shared_weight_with_two_norms():
         z = BatchNormalization(d, g2, b2, m2, v2)
     }"""
     arrays = {**norm(3), **{name: 2 * array for name, array in norm(3, "2").items()}}
-    model = fires(graph(text, w=rand(3, 4, 3, 3), **arrays), fold_batch_norm, 2, ["Conv", "Conv"], atol=TOLERANCE)
-    first, second = (ir.const(node.inputs[1]) for node in model.graph)
+    model = check_pass_fires(
+        graph(text, w=rand(3, 4, 3, 3), **arrays), fold_batch_norm, 2, ["Conv", "Conv"], atol=TOLERANCE
+    )
+    first, second = (ir.const_value(node.inputs[1]) for node in model.graph)
     assert not np.allclose(first, second)
 
 
@@ -76,7 +80,7 @@ def test_shared_bias():
         d = Conv(x, w, cb)
     }"""
     model = graph(text, w=rand(3, 4, 3, 3), cb=rand(3), **norm(3))
-    fires(model, fold_batch_norm, 1, ["Conv", "Conv"], atol=TOLERANCE)
+    check_pass_fires(model, fold_batch_norm, 1, ["Conv", "Conv"], atol=TOLERANCE)
 
 
 def test_chain():
@@ -86,7 +90,7 @@ def test_chain():
         d = BatchNormalization(c, g, b, m, v)
         y = BatchNormalization(d, g, b, m, v)
     }}"""
-    fires(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm, 2, ["Conv"], atol=1e-4)
+    check_pass_fires(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm, 2, ["Conv"], atol=1e-4)
 
 
 def test_refuses_a_second_reader():
@@ -96,7 +100,7 @@ def test_refuses_a_second_reader():
         y = BatchNormalization(c, g, b, m, v)
         z = Relu(c)
     }"""
-    stays(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm)
+    check_pass_leaves_alone(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm)
 
 
 def test_refuses_a_graph_output():
@@ -105,7 +109,7 @@ def test_refuses_a_graph_output():
         c = Conv(x, w)
         y = BatchNormalization(c, g, b, m, v)
     }"""
-    stays(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm)
+    check_pass_leaves_alone(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm)
 
 
 @pytest.mark.parametrize("dynamic", ("g", "b", "m", "v"))
@@ -151,7 +155,7 @@ def test_refuses_another_operator_in_front():
         c = Relu(x)
         y = BatchNormalization(c, g, b, m, v)
     }"""
-    stays(graph(text, **norm(4)), fold_batch_norm)
+    check_pass_leaves_alone(graph(text, **norm(4)), fold_batch_norm)
 
 
 @pytest.mark.parametrize("fold", ("Flatten<axis = 2>(a)", "Reshape(a, flat)"))
@@ -163,5 +167,5 @@ def test_rows_folded_into_the_batch(fold):
     arrays = {"back": np.array([-1, 5, 3]), **({"flat": np.array([-1, 3])} if "flat" in fold else {})}
     model = graph(text, w=rand(4, 3), **arrays, **norm(3))
     trace_shapes(model, {"x": np.ones((1, 5, 4), np.float32)})
-    linear(model)
-    fires(model, fold_batch_norm, 1, ["Linear"], atol=TOLERANCE)
+    fuse_linear(model)
+    check_pass_fires(model, fold_batch_norm, 1, ["Linear"], atol=TOLERANCE)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.passes.layers.constant_factor import constant_factor
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.passes.layers.constant_matmul import canonicalize_constant_matmul
 from tests.passes.helpers import changes, graph, ops, outputs, rand, reasons
 
 
@@ -30,16 +30,16 @@ def product(factor, sizes, left):
 def test_the_constant_goes_behind(factor, sizes, left, made):
     array = rand(*factor, seed=3)
     model = product(array, sizes, left)
-    assert changes(constant_factor, model) == 1
+    assert changes(canonicalize_constant_matmul, model) == 1
     assert ops(model) == made
     x = rand(2, *sizes, seed=4)
     want = np.matmul(array, x) if left else np.matmul(x, array)
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], want, rtol=0, atol=1e-5)
-    assert changes(constant_factor, model) == 0
+    assert changes(canonicalize_constant_matmul, model) == 0
 
 
 def test_a_matrix_behind_is_what_it_should_be():
-    assert changes(constant_factor, product(rand(4, 6), (3, 4), False)) == 0
+    assert changes(canonicalize_constant_matmul, product(rand(4, 6), (3, 4), False)) == 0
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_what_is_no_matrix_stays(factor, sizes):
         trace_shapes(model, {"x": rand(*x)})
     else:
         model = product(rand(*factor), sizes, True)
-    assert reasons(constant_factor, model)[0].endswith(
+    assert reasons(canonicalize_constant_matmul, model)[0].endswith(
         "its constant is no matrix, or a size of the other factor is not known"
     )

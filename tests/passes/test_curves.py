@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.curves.curves import curves, known_curves
-from tests.passes.helpers import fires, graph, stays
+from lingeronnx.passes.activations.unary_functions import fuse_known_activations, fuse_unary_functions
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 ONE, HALF, ROOT2 = np.float32(1), np.float32(0.5), np.float32(np.sqrt(2))
 GELU = """g (float[N,4,6] x) => (float[N,4,6] y) {
@@ -56,29 +56,31 @@ RELU6 = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6), "s
         "hard sigmoid",
         "softsign",
         "of mish",
-    ),  # fmt: skip
+    ),
 )
 def test_one_node(text, name, arrays):
     version = 18 if "Swish" in text or "Mish" in text else 13
-    run = known_curves if name in ("Gelu", "HardSwish") else curves
-    model = fires(graph(text, opset=version, **arrays), run, 1, [name], atol=1e-6)
+    run = fuse_known_activations if name in ("Gelu", "HardSwish") else fuse_unary_functions
+    model = check_pass_fires(graph(text, opset=version, **arrays), run, 1, [name], atol=1e-6)
     (node,) = model.graph
-    assert node.domain == ir.DOMAIN
+    assert node.domain == ir.FUNCTION_DOMAIN
 
 
 @pytest.mark.parametrize("kind", ("Log", "Sqrt", "Reciprocal"))
 def test_functions_with_gaps_are_tried_in_silence(kind):
     """Of what is compared with GELU some has no value on half of the grid."""
     text = f"g (float[N,4] x) => (float[N,4] y) {{ a = {kind}(x) t = Tanh(a) e = Erf(t) y = Mul(e, x) }}"
-    stays(graph(text), known_curves)
+    check_pass_leaves_alone(graph(text), fuse_known_activations)
 
 
 def test_equal_functions_are_one():
     text = "g (float[N,4] x) => (float[N,4] y) { s = Sigmoid(x) a = Mul(x, s) t = Sigmoid(a) y = Mul(t, a) }"
     model = graph(text)
-    fires(model, curves, 2, ["Silu_2", "Silu"], atol=1e-6)  # Mul(a, t) and Mul(t, a) differ in text
+    check_pass_fires(
+        model, fuse_unary_functions, 2, ["Silu_2", "Silu"], atol=1e-6
+    )  # Mul(a, t) and Mul(t, a) differ in text
     same = graph(text.replace("Mul(t, a)", "Mul(a, t)"))
-    fires(same, curves, 2, ["Silu", "Silu"], atol=1e-6)
+    check_pass_fires(same, fuse_unary_functions, 2, ["Silu", "Silu"], atol=1e-6)
     assert len(same.functions) == 1
 
 
@@ -97,11 +99,13 @@ def test_equal_functions_are_one():
 )
 def test_stays(text):
     held = {"one": ONE, "two": np.float32(2), "row": np.ones(4, np.float32), "wide": np.ones((1, 1, 1), np.float32)}
-    stays(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), curves)
-    stays(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), known_curves)
+    check_pass_leaves_alone(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), fuse_unary_functions)
+    check_pass_leaves_alone(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), fuse_known_activations)
 
 
 @pytest.mark.parametrize("kind", ("HardSigmoid", "HardSwish", "LeakyRelu"))
 def test_what_chips_compute_without_a_table_stays(kind):
     """Joined with what is behind it a chip would leave both in float."""
-    stays(graph(f"g (float[N,4] x) => (float[N,4] y) {{ a = {kind}(x) y = Relu(a) }}", opset=14), curves)
+    check_pass_leaves_alone(
+        graph(f"g (float[N,4] x) => (float[N,4] y) {{ a = {kind}(x) y = Relu(a) }}", opset=14), fuse_unary_functions
+    )

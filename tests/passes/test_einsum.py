@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.passes.layers.einsum import einsum
-from tests.examples import examples
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.passes.layers.einsum import decompose_einsum
+from tests.case_selection import limit_examples
 from tests.passes.helpers import changes, graph, ops, outputs, rand, reasons
 
 SIZES = dict(zip("nabcdefg", (2, 3, 4, 5, 2, 3, 1, 2), strict=True))
@@ -33,12 +33,12 @@ def product(equation, constant=None, sizes=SIZES):
 
 def check(equation, constant=None):
     model, feed, arrays = product(equation, constant)
-    assert changes(einsum, model) == 1
+    assert changes(decompose_einsum, model) == 1
     doubles = [array.astype(np.float64) for array in arrays.values()]
     want, terms = np.einsum(equation, *doubles), np.einsum(equation, *map(np.abs, doubles))
     error = np.abs(outputs(model, feed)["y"] - want)
     assert (error <= 1e-6 * terms).all()  # single precision, in any order of its terms
-    assert changes(einsum, model) == 0
+    assert changes(decompose_einsum, model) == 0
     return ops(model)
 
 
@@ -78,7 +78,7 @@ def test_products_of_models(equation, constant):
     check(equation, constant)
 
 
-@examples(80)
+@limit_examples(80)
 @given(data=st.data())
 def test_any_product(data):
     """Letters shared, summed and of one factor, in any order behind the batch; a constant has no batch."""
@@ -106,7 +106,7 @@ def test_any_product(data):
 )
 def test_what_is_no_product_stays(equation, constant, why):
     model, _, _ = product(equation, constant)
-    assert reasons(einsum, model)[0].endswith(f": {why}")
+    assert reasons(decompose_einsum, model)[0].endswith(f": {why}")
 
 
 def test_one_position_that_meets_more_stays():
@@ -115,4 +115,4 @@ def test_one_position_that_meets_more_stays():
         'g (float[N,1,4] x, float[N,3,4] w) => (float[N,a,b] y) { y = Einsum<equation = "nac,nac->nac">(x, w) }'
     )
     trace_shapes(model, {"x": rand(1, 1, 4), "w": rand(1, 3, 4)})
-    assert reasons(einsum, model)[0].endswith("an axis of one position meets a longer one")
+    assert reasons(decompose_einsum, model)[0].endswith("an axis of one position meets a longer one")

@@ -6,15 +6,26 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.graph.extent import UNROLLED
-from lingeronnx.passes.entry.float32 import float32
-from lingeronnx.passes.entry.prepare import prepare
-from lingeronnx.passes.entry.raise_opset import NEWEST, NEWEST_FORMAT, TARGET, raise_opset
-from lingeronnx.passes.entry.refuse import LARGEST, refuse
-from lingeronnx.passes.entry.sequences import sequences
-from lingeronnx.passes.entry.sound import sound
-from lingeronnx.passes.folding.control import check_control, inline_control
-from tests.passes.helpers import changes, feeds, fires, graph, ops, outputs, proto, rand, reasons, stays
+from lingeronnx.graph.expansion_limits import MAX_UNROLLED_ITERATIONS
+from lingeronnx.passes.entry.check_schemas import check_schemas
+from lingeronnx.passes.entry.float32 import convert_to_float32
+from lingeronnx.passes.entry.lift_constants import lift_constants
+from lingeronnx.passes.entry.raise_opset import MAX_IR_VERSION, MAX_OPSET, TARGET_OPSET, convert_opset
+from lingeronnx.passes.entry.reject_unsupported import MAX_TENSOR_ELEMENTS, reject_unsupported
+from lingeronnx.passes.entry.sequences import replace_sequences
+from lingeronnx.passes.folding.control_flow import inline_static_control_flow, reject_control_flow
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    ops,
+    outputs,
+    proto,
+    rand,
+    reasons,
+)
 
 PLAIN = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 
@@ -23,10 +34,10 @@ PLAIN = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 
 def test_a_sound_graph_passes():
     """Nothing is changed, also with operators of other domains."""
-    assert changes(sound, graph(PLAIN)) == 0
+    assert changes(check_schemas, graph(PLAIN)) == 0
     made = proto("g (float[N,4] x) => (float[N,4] y) { y = other.Thing(x, x, x) }")
     made.opset_import.append(onnx.helper.make_opsetid("other", 1))
-    assert changes(sound, ir.from_proto(made)) == 0
+    assert changes(check_schemas, ir.from_proto(made)) == 0
 
 
 #: What breaks an operator's schema -> (body, what is said).
@@ -34,10 +45,13 @@ UNSOUND = {
     "too few inputs": ("y = Add(x)", r"Add Add_y: .*; the file is damaged, export it again"),
     "an unknown attribute": ("y = Relu<slope = 1.0>(x)", r"Relu Relu_y: .*slope.*; the file is damaged"),
     "a wrong type of attribute": ('y = Softmax<axis = "last">(x)', r"Softmax .*axis.*; the file is damaged"),
-    "inside a branch": ("""c = Constant<value = bool {1}>()
+    "inside a branch": (
+        """c = Constant<value = bool {1}>()
         y = If(c)<then_branch = t () => (float[N,4] a) { a = Add(x) }, else_branch = e () => (float[N,4] b) {
-        b = Relu(x) }>""", r"Add .*; the file is damaged"),
-}  # fmt: skip
+        b = Relu(x) }>""",
+        r"Add .*; the file is damaged",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", UNSOUND)
@@ -45,7 +59,7 @@ def test_unsound(name):
     """The node is named, in subgraphs too."""
     body, said = UNSOUND[name]
     with pytest.raises(ModelError, match=said):
-        sound(graph(f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}"))
+        check_schemas(graph(f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}"))
 
 
 def test_an_input_without_type():
@@ -53,28 +67,42 @@ def test_an_input_without_type():
     model = graph(PLAIN)
     model.graph.inputs[0].type = None
     with pytest.raises(ModelError, match="graph input 'x' has no element type"):
-        sound(model)
+        check_schemas(model)
 
 
 # ---- refuse --------------------------------------------------------------------------------------------------------
 
 #: What no pass can help with -> (text, what is said).
 REFUSED = {
-    "quantized": ("g (float[N,4] x) => (uint8[N,4] y) { y = QuantizeLinear(x, s) }",
-                  "QuantizeLinear QuantizeLinear_y: an operator on integers that is not read"),
-    "sequence": ("g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
-                 "SequenceConstruct .*: sequences and optional values cannot be quantized"),
-    "training": ("g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",
-                 "BatchNormalization .*: the model is in training mode; call eval"),
-    "text": ("g (float[N,4] x) => (string[N,4] y) { y = Cast<to = 8>(x) }",
-             "output 'y' is text, which no platform computes; end the model at 'x', which Cast reads"),
-    "text of nothing": ("g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = Constant<value_string=\"a\">()}",
-                        "output 'z' is text, which no platform computes; leave it out, and"),
-    "nothing": ("g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
-                r"tensor 'x' has shape \[\?, 0\]; sizes must be positive"),
-    "absurd": (f"g (float[1,{LARGEST + 1}] x) => (float[1,{LARGEST + 1}] y) {{ y = Relu(x) }}",
-               "would have shape .*; sizes must be positive, and one tensor may hold"),
-}  # fmt: skip
+    "quantized": (
+        "g (float[N,4] x) => (uint8[N,4] y) { y = QuantizeLinear(x, s) }",
+        "QuantizeLinear QuantizeLinear_y: an operator on integers that is not read",
+    ),
+    "sequence": (
+        "g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
+        "SequenceConstruct .*: sequences and optional values cannot be quantized",
+    ),
+    "training": (
+        "g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",
+        "BatchNormalization .*: the model is in training mode; call eval",
+    ),
+    "text": (
+        "g (float[N,4] x) => (string[N,4] y) { y = Cast<to = 8>(x) }",
+        "output 'y' is text, which no platform computes; end the model at 'x', which Cast reads",
+    ),
+    "text of nothing": (
+        'g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = Constant<value_string="a">()}',
+        "output 'z' is text, which no platform computes; leave it out, and",
+    ),
+    "nothing": (
+        "g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
+        r"tensor 'x' has shape \[\?, 0\]; sizes must be positive",
+    ),
+    "absurd": (
+        f"g (float[1,{MAX_TENSOR_ELEMENTS + 1}] x) => (float[1,{MAX_TENSOR_ELEMENTS + 1}] y) {{ y = Relu(x) }}",
+        "would have shape .*; sizes must be positive, and one tensor may hold",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -83,12 +111,12 @@ def test_refused(name):
     text, said = REFUSED[name]
     held = {"s": np.float32(0.1)} if name == "quantized" else {"g": rand(4)} if name == "training" else {}
     with pytest.raises(ModelError, match=said):
-        refuse(graph(text, opset=15, **held))
+        reject_unsupported(graph(text, opset=15, **held))
 
 
 def test_not_refused():
     """A plain graph; a Dropout in training mode that nobody reads is none."""
-    assert changes(refuse, graph(PLAIN)) == 0
+    assert changes(reject_unsupported, graph(PLAIN)) == 0
 
 
 # ---- float32 -------------------------------------------------------------------------------------------------------
@@ -103,18 +131,19 @@ def test_other_floats(kind, dtype, atol):
     model = graph(text, w=rand(4, 3).astype(dtype))
     x = rand(2, 4).astype(dtype)
     want = outputs(graph(text, w=rand(4, 3).astype(dtype)), {"x": x})["y"]
-    assert changes(float32, model) == 4
+    assert changes(convert_to_float32, model) == 4
     assert {v.dtype.name for v in (*model.graph.inputs, *model.graph.outputs)} == {"FLOAT"}
     found = outputs(model, {"x": x.astype(np.float32)})["y"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, want.astype(np.float32), rtol=0, atol=atol)
-    assert changes(float32, model) == 0
+    assert changes(convert_to_float32, model) == 0
 
 
 def test_float32_and_integers_stay():
     """There is nothing to do."""
-    stays(
-        graph("g (float[N,4] x, int64[N,4] i) => (float[N,4] y, int64[N,4] j) { y = Relu(x) j = Add(i, i) }"), float32
+    check_pass_leaves_alone(
+        graph("g (float[N,4] x, int64[N,4] i) => (float[N,4] y, int64[N,4] j) { y = Relu(x) j = Add(i, i) }"),
+        convert_to_float32,
     )
 
 
@@ -135,7 +164,7 @@ OLD = {
     "Resize": (10, "float[N,1,2,2] x", "float[N,1,4,4] y", "y = Resize(x, s)"),
     "TopK": (9, "float[N,4] x", "float[N,2] y", "y, i = TopK<k = 2>(x)"),
     "Scatter": (9, "float[N,4] x", "float[N,4] y", "y = Scatter<axis = 1>(x, at, new)"),
-}  # fmt: skip
+}
 
 
 #: What opset 6 means: axis 0 of the second operand is the axis that is named, or its last axis is the last.
@@ -159,36 +188,36 @@ def test_old_forms(name):
     text = f"g ({given}) => ({out}) {{ {body} }}"
     model, before = graph(text, opset=opset, **held), graph(text, opset=opset, **held)
     feed = feeds(model)
-    assert changes(raise_opset, model) == 2
-    assert ir.opset(model) == TARGET
+    assert changes(convert_opset, model) == 2
+    assert ir.get_opset(model) == TARGET_OPSET
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     want = MEANT[name](feed["x"], held) if opset < 7 else outputs(before, feed)["y"]  # which onnxruntime does not run
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=1e-6, atol=1e-6)
-    assert changes(raise_opset, model) == 0
+    assert changes(convert_opset, model) == 0
 
 
 @pytest.mark.parametrize("opset", (12, 13, 17))
 def test_newer_ones_stay(opset):
     """From opset 12 on a model keeps its own."""
     model = graph(PLAIN, opset=opset)
-    assert changes(raise_opset, model) == 0
-    assert ir.opset(model) == opset
+    assert changes(convert_opset, model) == 0
+    assert ir.get_opset(model) == opset
 
 
 def test_too_new_is_relabelled():
-    """Where no operator changed since `NEWEST`."""
+    """Where no operator changed since `MAX_OPSET`."""
     model = graph(PLAIN)
-    model.graph.opset_imports[""] = NEWEST + 1
-    assert changes(raise_opset, model) == 1
-    assert ir.opset(model) == NEWEST
+    model.graph.opset_imports[""] = MAX_OPSET + 1
+    assert changes(convert_opset, model) == 1
+    assert ir.get_opset(model) == MAX_OPSET
 
 
 def test_a_newer_file_format():
     """Of the version that onnxruntime reads at most."""
     model = graph(PLAIN)
     model.ir_version = 99
-    raise_opset(model)
-    assert model.ir_version == NEWEST_FORMAT
+    convert_opset(model)
+    assert model.ir_version == MAX_IR_VERSION
 
 
 SCAN = "Scan<num_scan_inputs = 1, directions = [0], body = b (float[4] i) => (float[4] o) { o = Relu(i) }>"
@@ -213,7 +242,7 @@ def test_lost(name):
     opset, body, said = LOST[name]
     held = {"g": rand(4)} if "g)" in body else {}
     with pytest.raises(ModelError, match=said):
-        raise_opset(graph(f"g (float[N,4,4] x) => (float[N,4,4] y) {{ {body} }}", opset=opset, **held))
+        convert_opset(graph(f"g (float[N,4,4] x) => (float[N,4,4] y) {{ {body} }}", opset=opset, **held))
 
 
 # ---- sequences -----------------------------------------------------------------------------------------------------
@@ -225,13 +254,17 @@ def test_a_split_sequence(opset):
     text = """g (float[N,6] x) => (float[N,2] y, float[N,4] z) {
         s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero) z = SequenceAt(s, one) }"""
     held = {"n": np.array([2, 4]), "zero": np.array(0), "one": np.array(-1)}
-    fires(graph(text, opset=opset, **held), sequences, 1, ["Split", "Identity", "Identity"], atol=0, trace=False)
+    check_pass_fires(
+        graph(text, opset=opset, **held), replace_sequences, 1, ["Split", "Identity", "Identity"], atol=0, trace=False
+    )
 
 
 def test_parts_of_one_size():
     """One number is the size of all parts but the last."""
     text = """g (float[N,5] x) => (float[N,1] y) { s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, two) }"""
-    model = fires(graph(text, n=np.array(2), two=np.array(2)), sequences, 1, ["Split", "Identity"], atol=0, trace=False)
+    model = check_pass_fires(
+        graph(text, n=np.array(2), two=np.array(2)), replace_sequences, 1, ["Split", "Identity"], atol=0, trace=False
+    )
     assert len(next(iter(model.graph)).outputs) == 3
 
 
@@ -242,7 +275,9 @@ def test_a_made_sequence(new_axis, kinds):
         y = SequenceAt(s, one) c = ConcatFromSequence<axis = 1, new_axis = {new_axis}>(s)
         z = ReduceMean<keepdims = 0>(c) }}"""
     model = graph(text, one=np.array(1))
-    fires(model, sequences, 2, ["Neg", "Identity", *kinds, "Concat", "ReduceMean"], atol=0, trace=False)
+    check_pass_fires(
+        model, replace_sequences, 2, ["Neg", "Identity", *kinds, "Concat", "ReduceMean"], atol=0, trace=False
+    )
 
 
 #: Sequences that stay -> (inputs, outputs, body, whose reason).
@@ -270,13 +305,13 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_unknown_sequences(name):
-    """`refuse` will name them; this pass says why it left them."""
+    """`reject_unsupported` will name them; this pass says why it left them."""
     given, out, body, kinds = UNKNOWN[name]
     known = {"zero": np.array(0), "nine": np.array(9), "n": np.array([2, 4])}
     held = {key: array for key, array in known.items() if f" {key})" in body and f" {key}" not in given}
     model = graph(f"g ({given}) => ({out}) {{ {body} }}", **held)
     nodes = ops(model)
-    assert [text.split(" ")[0] for text in reasons(sequences, model)] == kinds
+    assert [text.split(" ")[0] for text in reasons(replace_sequences, model)] == kinds
     assert ops(model) == nodes
 
 
@@ -292,7 +327,7 @@ LOOP = """y, ys = Loop(turns, {start}, x)<body = b (int64 i, bool c, float[N,4] 
 def test_a_decided_if(taken, left):
     """The branch that is taken stands in its place."""
     model = graph(f"g (float[N,4] x) => (float[N,4] y) {{ {IF} }}", c=np.array(taken))
-    fires(model, inline_control, 1, left, atol=0, trace=False)
+    check_pass_fires(model, inline_static_control_flow, 1, left, atol=0, trace=False)
 
 
 @pytest.mark.parametrize("start", ("", "go"))
@@ -305,12 +340,12 @@ def test_a_counted_loop(start):
     model = graph(text, **held)
     x = rand(2, 4)
     want = outputs(graph(text, **held), {"x": x})
-    assert changes(inline_control, model) == 1
+    assert changes(inline_static_control_flow, model) == 1
     assert ops(model) == left
     for name, array in outputs(model, {"x": x}).items():
         np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
-    assert changes(inline_control, model) == 0
-    assert changes(check_control, model) == 0
+    assert changes(inline_static_control_flow, model) == 0
+    assert changes(reject_control_flow, model) == 0
 
 
 WHILE = """y, n, m, ys = Loop({turns}, go, x, zero, most)<
@@ -327,53 +362,69 @@ def test_a_loop_whose_condition_counts(turns, most, step, count):
     """A `while` that compares a counter turns as often as constants say, or as its number does where that is less."""
     text = f"""g (float[N,4] x) => (float[N,4] y, float[{count},N,4] ys) {{ {WHILE.format(turns=turns)} }}"""
     held = {"zero": np.array(0, np.int32), "most": np.array(most, np.int32), "step": np.array(step, np.int32)}
-    held |= {"go": np.array(True), "k": rand(4), "two": np.array(2), "many": np.array(UNROLLED + 9)}
+    held |= {"go": np.array(True), "k": rand(4), "two": np.array(2), "many": np.array(MAX_UNROLLED_ITERATIONS + 9)}
     model = graph(text, **held)
     x = rand(2, 4)
     want = outputs(graph(text, **held), {"x": x})
-    assert changes(inline_control, model) == 1
+    assert changes(inline_static_control_flow, model) == 1
     assert ops(model).count("Neg") == count
     for name, array in outputs(model, {"x": x}).items():
         np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
-    assert changes(inline_control, model) == 0
+    assert changes(inline_static_control_flow, model) == 0
 
 
 def test_a_counter_of_the_run_or_without_end_stays():
     """Turns that depend on an input, or that are more than may be written out, are left."""
     held = {"zero": np.array(0, np.int32), "step": np.array(1, np.int32), "go": np.array(True), "k": rand(4)}
-    for given, more in ((", int32 most", {}), ("", {"most": np.array(UNROLLED + 1, np.int32)})):
+    for given, more in ((", int32 most", {}), ("", {"most": np.array(MAX_UNROLLED_ITERATIONS + 1, np.int32)})):
         text = f"g (float[N,4] x{given}) => (float[N,4] y) {{ {WHILE.format(turns='')} }}"
         model = graph(text, **held, **more)
-        assert changes(inline_control, model) == 0
+        assert changes(inline_static_control_flow, model) == 0
         assert "Loop" in ops(model)
 
 
 EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
-TURNS = f"it is not a loop of at most {UNROLLED} turns whose number is known before the run"
+TURNS = f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known before the run"
 #: Control flow that stays -> (inputs, body, constants, reason).
 OPEN = {
-    "a condition of the run": ("", f"m = ReduceMax<keepdims = 0>(x) c = Cast<to = 9>(m) {IF}", {},
-                               "If If_y: its condition is computed at run time"),
+    "a condition of the run": (
+        "",
+        f"m = ReduceMax<keepdims = 0>(x) c = Cast<to = 9>(m) {IF}",
+        {},
+        "If If_y: its condition is computed at run time",
+    ),
     "a setting": (", bool c", IF, {}, "If If_y: its condition depends on input 'c'"),
-    "a number of the run": (", int64 turns", LOOP.format(start="", goes="o = Identity(c)"), {},
-                            "Loop Loop_y: its number of turns depends on input 'turns'"),
-    "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(UNROLLED + 1)},
-                       f"Loop Loop_y: {TURNS}"),
+    "a number of the run": (
+        ", int64 turns",
+        LOOP.format(start="", goes="o = Identity(c)"),
+        {},
+        "Loop Loop_y: its number of turns depends on input 'turns'",
+    ),
+    "too many turns": (
+        "",
+        LOOP.format(start="", goes="o = Identity(c)"),
+        {"turns": np.array(MAX_UNROLLED_ITERATIONS + 1)},
+        f"Loop Loop_y: {TURNS}",
+    ),
     "an early end": ("", LOOP.format(start="", goes=EARLY), {"turns": np.array(3)}, f"Loop Loop_y: {TURNS}"),
-    "a start of the run": (", bool go", LOOP.format(start="go", goes="o = Identity(c)"), {"turns": np.array(3)},
-                           "Loop Loop_y: its number of turns depends on input 'go'"),
-}  # fmt: skip
+    "a start of the run": (
+        ", bool go",
+        LOOP.format(start="go", goes="o = Identity(c)"),
+        {"turns": np.array(3)},
+        "Loop Loop_y: its number of turns depends on input 'go'",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_open_control_flow(name):
-    """The pass leaves it, with the reason that `check_control` gives the user."""
+    """The pass leaves it, with the reason that `reject_control_flow` gives the user."""
     more, body, held, why = OPEN[name]
     given = {"k": rand(4), **held} if "Loop" in body else held
     model = graph(f"g (float[N,4] x{more}) => (float[N,4] y) {{ {body} }}", **given)
-    prepare(model)
+    lift_constants(model)
     nodes = ops(model)
-    assert reasons(inline_control, model) == [why]
+    assert reasons(inline_static_control_flow, model) == [why]
     assert ops(model) == nodes
     setting = {"a setting": "c", "a number of the run": "turns", "a start of the run": "go"}.get(name)
     remedy = (
@@ -382,4 +433,4 @@ def test_open_control_flow(name):
         else "export the model without it"
     )
     with pytest.raises(ModelError, match=f"{why}; {remedy}"):
-        check_control(model)
+        reject_control_flow(model)

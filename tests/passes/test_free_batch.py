@@ -6,9 +6,9 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import tell_batch_axes
-from lingeronnx.passes.entry.free_batch import free_batch
-from lingeronnx.run.runners import input_specs
+from lingeronnx.graph.batch_axes import set_batch_axes
+from lingeronnx.passes.entry.dynamic_batch import make_batch_dynamic
+from lingeronnx.run.runners import get_input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 
 SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 0>(s, z)
@@ -16,20 +16,43 @@ SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 
 
 #: A body with {n} samples -> (inputs and outputs, body, initializers as functions of n, operators left).
 FREED = {
-    "nothing spells it": ("float[{n},4] x", "float[{n},3] y", "y = MatMul(x, w)", {"w": lambda n: rand(4, 3)},
-                          ["MatMul"]),
-    "a reshape": ("float[{n},4,2] x", "float[{n},8] y", "y = Reshape(x, s)", {"s": lambda n: np.array([n, 8])},
-                  ["Reshape"]),
-    "a reshape that folds steps": ("float[{n},5,4] x", "float[{n},5,3] y",
-                                   "f = Reshape(x, s) m = MatMul(f, w) y = Reshape(m, b)",
-                                   {"s": lambda n: np.array([5 * n, 4]), "w": lambda n: rand(4, 3),
-                                    "b": lambda n: np.array([n, 5, 3])}, ["Reshape", "MatMul", "Reshape"]),
+    "nothing spells it": (
+        "float[{n},4] x",
+        "float[{n},3] y",
+        "y = MatMul(x, w)",
+        {"w": lambda n: rand(4, 3)},
+        ["MatMul"],
+    ),
+    "a reshape": (
+        "float[{n},4,2] x",
+        "float[{n},8] y",
+        "y = Reshape(x, s)",
+        {"s": lambda n: np.array([n, 8])},
+        ["Reshape"],
+    ),
+    "a reshape that folds steps": (
+        "float[{n},5,4] x",
+        "float[{n},5,3] y",
+        "f = Reshape(x, s) m = MatMul(f, w) y = Reshape(m, b)",
+        {"s": lambda n: np.array([5 * n, 4]), "w": lambda n: rand(4, 3), "b": lambda n: np.array([n, 5, 3])},
+        ["Reshape", "MatMul", "Reshape"],
+    ),
     "a computed target": ("float[{n},4,2] x", "float[{n},8] y", f"{SIZE_OF_BATCH} y = Reshape(x, t)", {}, None),
-    "equal rows": ("float[{n},4] x", "float[{n},4] y", "y = Add(x, k)",
-                   {"k": lambda n: np.tile(rand(1, 4), (n, 1))}, ["Add"]),
-    "an expanded row": ("float[{n},4] x", "float[{n},4] y", "e = Expand(k, s) y = Add(x, e)",
-                        {"k": lambda n: rand(1, 4), "s": lambda n: np.array([n, 4])}, None),
-}  # fmt: skip
+    "equal rows": (
+        "float[{n},4] x",
+        "float[{n},4] y",
+        "y = Add(x, k)",
+        {"k": lambda n: np.tile(rand(1, 4), (n, 1))},
+        ["Add"],
+    ),
+    "an expanded row": (
+        "float[{n},4] x",
+        "float[{n},4] y",
+        "e = Expand(k, s) y = Add(x, e)",
+        {"k": lambda n: rand(1, 4), "s": lambda n: np.array([n, 4])},
+        None,
+    ),
+}
 
 
 def build(name, n):
@@ -48,7 +71,7 @@ def test_heads_are_folded_into_a_batch_behind_the_first_axis():
     sizes = {"s": np.array([5, 2, 4]), "r": np.array([5, 8]), "u": np.array([5, 1, 8])}
     text = f"g (float[1,5,8] x) => (float[1,5,8] y) {{ {HEADS} }}"
     model = graph(text, **sizes)
-    assert changes(free_batch, model) == 1
+    assert changes(make_batch_dynamic, model) == 1
     x = rand(3, 5, 8)
     want = [outputs(graph(text, **sizes), {"x": x[i : i + 1]})["y"] for i in range(3)]
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], np.concatenate(want), rtol=0, atol=1e-5)
@@ -60,7 +83,7 @@ def test_freed(name, n):
     """One model for any number of samples that gives what the fixed one gives; a second run changes nothing."""
     model = build(name, n)
     before, names = build(name, n), interface(model)
-    assert changes(free_batch, model) == 1
+    assert changes(make_batch_dynamic, model) == 1
     assert interface(model) == names
     if FREED[name][4] is not None:
         assert ops(model) == FREED[name][4]
@@ -73,13 +96,13 @@ def test_freed(name, n):
     np.testing.assert_allclose(outputs(model, {"x": x[:1]})["y"], want[:1], rtol=0, atol=1e-6)
     many = np.concatenate([x, rand(3, *size[1:], seed=9)])
     np.testing.assert_allclose(outputs(model, {"x": many})["y"][:n], want, rtol=0, atol=1e-6)
-    assert changes(free_batch, model) == 0
+    assert changes(make_batch_dynamic, model) == 0
 
 
 def test_two_inputs():
     """Both are declared dynamic."""
     model = graph("g (float[2,4] x, float[2,4] z) => (float[2,4] y) { y = Add(x, z) }")
-    assert changes(free_batch, model) == 1
+    assert changes(make_batch_dynamic, model) == 1
     feed = {"x": rand(5, 4), "z": rand(5, 4, seed=1)}
     np.testing.assert_array_equal(outputs(model, feed)["y"], feed["x"] + feed["z"])
 
@@ -90,7 +113,7 @@ def test_a_recurrent_layer_has_its_batch_on_axis_one():
     zeros = np.zeros((1, 2, 3), np.float32)
     model = graph(text, w=rand(1, 12, 4), r=rand(1, 12, 3), h=zeros, c=zeros)
     before = graph(text, w=rand(1, 12, 4), r=rand(1, 12, 3), h=zeros, c=zeros)
-    assert changes(free_batch, model) == 1
+    assert changes(make_batch_dynamic, model) == 1
     assert [isinstance(d, int) for d in model.graph.inputs[0].shape] == [True, False, True]
     x = rand(5, 2, 4)
     want = outputs(before, {"x": x})["y"]
@@ -103,21 +126,24 @@ def test_a_state_counts_its_samples_where_the_layer_does():
         t = Transpose<perm = [1, 0, 2]>(x) a, last = GRU<hidden_size = 3>(t, w, r, , , h)
         s = Squeeze(a, one) y = Transpose<perm = [1, 0, 2]>(s) }"""
     model = graph(text, w=rand(1, 9, 4), r=rand(1, 9, 3), one=np.array([1]))
-    assert changes(free_batch, model) == 1
-    assert [ir.shape(v) for v in (*model.graph.inputs, *model.graph.outputs)] == [
-        (None, 1, 4), (1, None, 3), (None, 1, 3), (1, None, 3),
-    ]  # fmt: skip
+    assert changes(make_batch_dynamic, model) == 1
+    assert [ir.get_shape(v) for v in (*model.graph.inputs, *model.graph.outputs)] == [
+        (None, 1, 4),
+        (1, None, 3),
+        (None, 1, 3),
+        (1, None, 3),
+    ]
 
 
 def test_a_free_batch_is_left_alone():
     """Nothing is fixed, nothing to say."""
-    assert reasons(free_batch, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")) == []
+    assert reasons(make_batch_dynamic, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")) == []
 
 
 def test_inputs_that_disagree_stay():
     """Sizes 2 and 3 on the first axes: none of them is the batch for certain."""
     model = graph("g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }")
-    assert reasons(free_batch, model) == [
+    assert reasons(make_batch_dynamic, model) == [
         "input x: made for 2 samples, unlike others",
         "input z: made for 3 samples, unlike others",
     ]
@@ -139,21 +165,23 @@ def test_mixed_samples_are_refused(name):
     model = graph(text, **{key: array for key, array in held.items() if key in text})
     nodes = ops(model)
     with pytest.raises(ModelError, match="batches of 4 and its samples cannot be told apart; export it"):
-        free_batch(model)
+        make_batch_dynamic(model)
     assert ops(model) == nodes
 
 
 def test_one_sample_that_does_not_follow_stays():
     """A model for one sample whose output is the same for all samples together stays one for one sample."""
     model = graph("g (float[1,4] x) => (float[3,4] y) { y = MatMul(mix, x) }", mix=rand(3, 1))
-    assert reasons(free_batch, model) == ["the model: made for one sample; its outputs do not follow the samples"]
+    assert reasons(make_batch_dynamic, model) == [
+        "the model: made for one sample; its outputs do not follow the samples"
+    ]
     assert tuple(model.graph.inputs[0].shape) == (1, 4)
 
 
 def test_open_sizes_are_not_tried():
     """A size that nobody knows cannot be run."""
     model = graph("g (float[1,C] x) => (float[1,C] y) { y = Relu(x) }")
-    assert reasons(free_batch, model) == [
+    assert reasons(make_batch_dynamic, model) == [
         "the model: made for one sample; its inputs have open sizes or are too large to try"
     ]
 
@@ -165,8 +193,8 @@ CELL = "a = Gather<axis=0>(x, zero) b = Gather<axis=0>(x, one) h = Add(a, b) y =
 def test_steps_in_front_of_the_batch(size):
     """Time first: no sample is taken for a step, and the only axis of size 1, or the open one, counts the samples."""
     model = graph(f"g (float[2,{size},4] x) => (float[{size},4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
-    assert changes(free_batch, model) == 1
-    (spec,) = input_specs(model)
+    assert changes(make_batch_dynamic, model) == 1
+    (spec,) = get_input_specs(model)
     assert (spec.axis, spec.shape) == (1, (2, None, 4))
     x = rand(2, 3, 4)
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], np.tanh(x[0] + x[1]), atol=1e-6)
@@ -174,6 +202,6 @@ def test_steps_in_front_of_the_batch(size):
 
 def test_what_the_user_says_of_the_axes_is_not_tried_again():
     model = graph(f"g (float[2,1,4] x) => (float[1,4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
-    tell_batch_axes(model, {"x": 0})
+    set_batch_axes(model, {"x": 0})
     with pytest.raises(ModelError, match="batches of 2"):
-        free_batch(model)
+        make_batch_dynamic(model)

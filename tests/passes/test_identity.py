@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.passes.folding.identity import drop_identity
-from tests.passes.helpers import fires, graph, rand, stays
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 IN = "g (float[N,3,4,5] x)"
 
@@ -33,52 +33,56 @@ def test_passes_through(node):
     }
     used = {name: array for name, array in arrays.items() if name in node}
     text = f"{IN} => (float[N,3,4,5] y) {{ r = Relu(x) i = {node} y = Exp(i) }}"
-    fires(graph(text, **used), drop_identity, 1, ["Relu", "Exp"], atol=0)
+    check_pass_fires(graph(text, **used), drop_identity, 1, ["Relu", "Exp"], atol=0)
 
 
 def test_dropout_of_old_opsets():
     """Before opset 12 the ratio is an attribute."""
     text = f"{IN} => (float[N,3,4,5] y) {{ r = Relu(x) i = Dropout<ratio: float = 0.5>(r) y = Exp(i) }}"
-    fires(graph(text, opset=11), drop_identity, 1, ["Relu", "Exp"], atol=0)
+    check_pass_fires(graph(text, opset=11), drop_identity, 1, ["Relu", "Exp"], atol=0)
 
 
 def test_pad_of_old_opsets():
     """Before opset 11 the pads are an attribute."""
     text = f"{IN} => (float[N,3,4,5] y) {{ r = Relu(x) i = Pad<pads = [0,0,0,0,0,0,0,0]>(r) y = Exp(i) }}"
-    fires(graph(text, opset=9), drop_identity, 1, ["Relu", "Exp"], atol=0)
+    check_pass_fires(graph(text, opset=9), drop_identity, 1, ["Relu", "Exp"], atol=0)
 
 
 def test_chain_to_an_output():
     """The graph output keeps its name: the producer takes it."""
     text = f"{IN} => (float[N,3,4,5] y) {{ r = Relu(x) i = Identity(r) j = Dropout(i) y = Identity(j) }}"
-    fires(graph(text), drop_identity, 3, ["Relu"], atol=0)
+    check_pass_fires(graph(text), drop_identity, 3, ["Relu"], atol=0)
 
 
 def test_from_an_input():
     """Behind a graph input the readers read the input."""
-    fires(graph(f"{IN} => (float[N,3,4,5] y) {{ i = Identity(x) y = Exp(i) }}"), drop_identity, 1, ["Exp"], atol=0)
+    check_pass_fires(
+        graph(f"{IN} => (float[N,3,4,5] y) {{ i = Identity(x) y = Exp(i) }}"), drop_identity, 1, ["Exp"], atol=0
+    )
 
 
 def test_one_of_two_outputs():
     """Two names of one tensor are both outputs: one Identity stays to carry the second."""
     text = f"{IN} => (float[N,3,4,5] y, float[N,3,4,5] z) {{ r = Relu(x) y = Identity(r) z = Identity(r) }}"
-    fires(graph(text), drop_identity, 1, ["Relu", "Identity"], atol=0)
+    check_pass_fires(graph(text), drop_identity, 1, ["Relu", "Identity"], atol=0)
 
 
 def test_refuses_between_input_and_output():
     """Both names are the user's."""
-    stays(graph(f"{IN} => (float[N,3,4,5] y) {{ y = Identity(x) }}"), drop_identity)
+    check_pass_leaves_alone(graph(f"{IN} => (float[N,3,4,5] y) {{ y = Identity(x) }}"), drop_identity)
 
 
 def test_refuses_between_two_outputs():
     """Both names are the user's."""
     text = f"{IN} => (float[N,3,4,5] r, float[N,3,4,5] y) {{ r = Relu(x) y = Identity(r) }}"
-    stays(graph(text), drop_identity)
+    check_pass_leaves_alone(graph(text), drop_identity)
 
 
 def test_refuses_a_constant_output():
     """A constant that is a graph output needs a node that writes it."""
-    stays(graph(f"{IN} => (float[3] y, float[N,3,4,5] z) {{ y = Identity(k) z = Exp(x) }}", k=rand(3)), drop_identity)
+    check_pass_leaves_alone(
+        graph(f"{IN} => (float[3] y, float[N,3,4,5] z) {{ y = Identity(k) z = Exp(x) }}", k=rand(3)), drop_identity
+    )
 
 
 def test_refuses_dropout_in_training():
@@ -94,7 +98,7 @@ def test_refuses_dropout_in_training():
 def test_refuses_dropout_whose_mask_is_used():
     """The second output is read, or a graph output."""
     text = f"{IN} => (float[N,3,4,5] y, bool[N,3,4,5] m) {{ r = Relu(x) i, m = Dropout(r) y = Exp(i) }}"
-    stays(graph(text), drop_identity)
+    check_pass_leaves_alone(graph(text), drop_identity)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +133,13 @@ REPEATED = "g (float[N,3,1] a, float[N,3,5] x, float[N,1,5] z) => (float[N,3,5] 
 
 def test_an_expand_that_a_product_does_itself():
     sizes = np.array([1, 3, 5])
-    fires(graph(REPEATED.format("y = Mul(x, e)"), s=sizes), drop_identity, 1, ["Mul"], atol=0)
-    fires(graph(REPEATED.format("f = Mul(e, x) y = Mul(f, e)"), s=sizes), drop_identity, 1, ["Mul", "Mul"], atol=0)
+    check_pass_fires(graph(REPEATED.format("y = Mul(x, e)"), s=sizes), drop_identity, 1, ["Mul"], atol=0)
+    check_pass_fires(
+        graph(REPEATED.format("f = Mul(e, x) y = Mul(f, e)"), s=sizes), drop_identity, 1, ["Mul", "Mul"], atol=0
+    )
 
 
 @pytest.mark.parametrize("readers", ("y = Mul(z, e)", "y = Mul(e, e)", "f = Mul(x, e) y = Relu(e)", "y = Add(x, e)"))
 def test_an_expand_whose_sizes_are_needed_stays(readers):
     """A smaller operand beside it, itself, or another operator."""
-    stays(graph(REPEATED.format(readers), s=np.array([1, 3, 5])), drop_identity)
+    check_pass_leaves_alone(graph(REPEATED.format(readers), s=np.array([1, 3, 5])), drop_identity)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.axes.joined_parts import joined_parts
+from lingeronnx.passes.axes.bypass_concat import bypass_concat
 
-from .helpers import fires, graph, stays
+from .helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 ROWS = "a0 = Unsqueeze(a, one) b0 = Unsqueeze(b, one) c = Concat <axis=1> (a0, b0)"
 WIDE = "c = Concat <axis=-1> (a, b, a)"
@@ -39,10 +39,10 @@ def net(body):
 def test_a_part_that_is_taken(name):
     """It is read from where it was joined. The Concat stays till the end, where what nobody reads goes."""
     body, count, left = TAKEN[name]
-    fires(net(body), joined_parts, count, left, atol=0)
+    check_pass_fires(net(body), bypass_concat, count, left, atol=0)
 
 
 @pytest.mark.parametrize("name", STAYING)
 def test_what_is_no_whole_part(name):
     """It stays."""
-    stays(net(STAYING[name]), joined_parts)
+    check_pass_leaves_alone(net(STAYING[name]), bypass_concat)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
 from lingeronnx.passes.axes.merge_axes import merge_axes
-from lingeronnx.passes.folding.shapes import trace_shapes
-from tests.examples import examples
-from tests.passes.helpers import changes, feeds, fires, graph, outputs, reasons, stays
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from tests.case_selection import limit_examples
+from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, graph, outputs, reasons
 
 
 def perm(model):
-    return ir.attr(next(node for node in model.graph if node.op_type == "Transpose"), "perm")
+    return ir.get_attr(next(node for node in model.graph if node.op_type == "Transpose"), "perm")
 
 
 def test_shuffled_channels():
@@ -24,7 +24,7 @@ def test_shuffled_channels():
         a = Reshape(x, s) b = Transpose<perm = [0, 2, 1, 3, 4]>(a) y = Reshape(b, t)
     }"""
     model = graph(text, s=np.array([0, 2, 3, 4, 5]), t=np.array([0, 6, 4, 5]))
-    model = fires(model, merge_axes, 1, ["Reshape", "Transpose", "Reshape"], atol=0)
+    model = check_pass_fires(model, merge_axes, 1, ["Reshape", "Transpose", "Reshape"], atol=0)
     assert perm(model) == [0, 2, 1, 3]
 
 
@@ -35,7 +35,7 @@ def test_shuffled_channels():
 def test_axes_that_stay_together(order, few):
     """Alone, between new reshapes; the tensor keeps its name."""
     text = f"g (float[N,2,3,4,5] x) => (float[N,A,B,C,D] y) {{ a = Exp(x) y = Transpose<perm = {order}>(a) }}"
-    model = fires(graph(text), merge_axes, 1, ["Exp", "Reshape", "Transpose", "Reshape"], atol=0)
+    model = check_pass_fires(graph(text), merge_axes, 1, ["Exp", "Reshape", "Transpose", "Reshape"], atol=0)
     assert perm(model) == few
 
 
@@ -45,7 +45,9 @@ def test_others_read_the_reshapes():
         a = Reshape(x, s) b = Transpose<perm = [0, 2, 1, 3, 4]>(a) y = Reshape(b, t) z = Exp(b) w = Exp(a)
     }"""
     model = graph(text, s=np.array([0, 2, 3, 4, 5]), t=np.array([0, 6, 4, 5]))
-    fires(model, merge_axes, 1, ["Reshape", "Reshape", "Transpose", "Reshape", "Reshape", "Exp", "Exp"], atol=0)
+    check_pass_fires(
+        model, merge_axes, 1, ["Reshape", "Reshape", "Transpose", "Reshape", "Reshape", "Exp", "Exp"], atol=0
+    )
 
 
 def test_a_reshape_that_moves_the_batch_stays():
@@ -53,10 +55,10 @@ def test_a_reshape_that_moves_the_batch_stays():
         a = Reshape(x, s) y = Transpose<perm = [0, 2, 1, 3, 4]>(a)
     }"""
     model = graph(text, s=np.array([-1, 2, 3, 4, 5]))
-    fires(model, merge_axes, 1, ["Reshape", "Reshape", "Transpose", "Reshape"], atol=0)
+    check_pass_fires(model, merge_axes, 1, ["Reshape", "Reshape", "Transpose", "Reshape"], atol=0)
 
 
-@examples(60)
+@limit_examples(60)
 @given(order=st.integers(4, 7).flatmap(lambda n: st.permutations(range(1, n + 1))))
 def test_any_order_of_axes(order):
     """As transposes of four axes at most, the batch in front."""
@@ -69,7 +71,7 @@ def test_any_order_of_axes(order):
     groups = 1 + sum(after != before + 1 for before, after in itertools.pairwise(order))
     assert changes(merge_axes, model) == (1 < groups <= 6)
     np.testing.assert_array_equal(outputs(model, feed)["y"], feed["x"].transpose(perm))
-    perms = [ir.attr(node, "perm") for node in model.graph if node.op_type == "Transpose"]
+    perms = [ir.get_attr(node, "perm") for node in model.graph if node.op_type == "Transpose"]
     assert not 1 < groups <= 6 or all(len(each) <= 4 and each[0] == 0 for each in perms)
     assert changes(merge_axes, model) == 0
 
@@ -80,12 +82,12 @@ def test_windows_of_an_image_are_two_transposes():
         a = Reshape(x, s) b = Transpose<perm = [0, 1, 3, 2, 4, 5]>(a) y = Reshape(b, t)
     }"""
     model = graph(text, s=np.array([0, 2, 4, 2, 3, 5]), t=np.array([0, 4, 4, 3, 5]))
-    fires(model, merge_axes, 1, ["Reshape", "Transpose", "Reshape", "Transpose", "Reshape"], atol=0)
+    check_pass_fires(model, merge_axes, 1, ["Reshape", "Transpose", "Reshape", "Transpose", "Reshape"], atol=0)
 
 
 def test_the_batch_stays_where_it_is():
     text = "g (float[N,2,3,4,5] x) => (float[A,B,C,D,E] y) { y = Transpose<perm = [1, 0, 2, 3, 4]>(x) }"
-    stays(graph(text), merge_axes)
+    check_pass_leaves_alone(graph(text), merge_axes)
 
 
 def test_too_many_groups_of_axes_stay():
@@ -98,4 +100,6 @@ def test_too_many_groups_of_axes_stay():
 
 
 def test_few_axes_are_left_alone():
-    stays(graph("g (float[N,2,3,4] x) => (float[N,A,B,C] y) { y = Transpose<perm = [0, 3, 1, 2]>(x) }"), merge_axes)
+    check_pass_leaves_alone(
+        graph("g (float[N,2,3,4] x) => (float[N,A,B,C] y) { y = Transpose<perm = [0, 3, 1, 2]>(x) }"), merge_axes
+    )

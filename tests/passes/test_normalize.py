@@ -6,9 +6,9 @@ import pytest
 
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.passes import PASSES, Pass, normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
-from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand, taps
+from lingeronnx.passes import NORMALIZATION_PASSES, Pass, normalize
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand, run_all_tensors
 
 TEXT = """g (float[N,3,8,8] image) => (float[N,5] score) {
     p = Pad(image, pads) c1 = Conv<strides = [2, 2]>(p, w1)
@@ -21,10 +21,17 @@ TEXT = """g (float[N,3,8,8] image) => (float[N,5] score) {
     wt = Transpose<perm = [1, 0]>(w3) mm = MatMul(flat, wt) score = Add(w4, mm)
 }"""
 ARRAYS = {
-    "pads": np.array([0, 0, 0, 0, 0, 0, 1, 1]), "w1": rand(4, 3, 3, 3), "g": rand(4, seed=1), "b": rand(4, seed=2),
-    "m": rand(4, seed=3), "v": positive(4), "six": np.float32(6), "w2": rand(4, 4, 3, 3), "w3": rand(5, 4),
+    "pads": np.array([0, 0, 0, 0, 0, 0, 1, 1]),
+    "w1": rand(4, 3, 3, 3),
+    "g": rand(4, seed=1),
+    "b": rand(4, seed=2),
+    "m": rand(4, seed=3),
+    "v": positive(4),
+    "six": np.float32(6),
+    "w2": rand(4, 4, 3, 3),
+    "w3": rand(5, 4),
     "w4": rand(5),
-}  # fmt: skip
+}
 
 
 def build():
@@ -49,8 +56,18 @@ def test_everything_at_once():
     assert interface(model) == interface(build())
     np.testing.assert_allclose(outputs(model, feed)["score"], outputs(build(), feed)["score"], rtol=0, atol=1e-4)
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    expected = {"prepare", "fold-constants", "drop-identity", "constant-reshape", "explicit-pads", "linear",
-                "fold-batch-norm", "fold-affine", "clip", "average-pool"}  # fmt: skip
+    expected = {
+        "prepare",
+        "fold-constants",
+        "drop-identity",
+        "constant-reshape",
+        "explicit-pads",
+        "linear",
+        "fold-batch-norm",
+        "fold-affine",
+        "clip",
+        "average-pool",
+    }
     assert expected - {"constant-reshape"} <= {name for name, count in changes.items() if count} <= expected
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     assert not any(normalize(model).values())
@@ -59,7 +76,7 @@ def test_everything_at_once():
 def test_surviving_tensors_keep_name_and_meaning():
     """Law 1: what is left under a name of the user's is the user's tensor."""
     model, _, feed = run()
-    before, after = taps(build(), feed), taps(model, feed)
+    before, after = run_all_tensors(build(), feed), run_all_tensors(model, feed)
     common = before.keys() & after.keys()
     assert common >= {"image", "l1", "h", "a", "score"}
     for name in common:
@@ -78,6 +95,6 @@ def test_a_failing_pass_is_named(monkeypatch):
     def fail(model):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("lingeronnx.passes.PASSES", (*PASSES[:2], Pass("broken", fail)))
+    monkeypatch.setattr("lingeronnx.passes.NORMALIZATION_PASSES", (*NORMALIZATION_PASSES[:2], Pass("broken", fail)))
     with pytest.raises(InternalError, match="pass broken failed after passes check-control, prepare: oh"):
         normalize(traced())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.passes.layers.batch_norm import fold_batch_norm
-from lingeronnx.passes.layers.plain_conv import plain_conv
-from tests.passes.helpers import fires, graph, ops, positive, rand, stays
+from lingeronnx.passes.layers.unit_stride_conv_transpose import convert_unit_stride_conv_transpose
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, ops, positive, rand
 
 TOLERANCE = 1e-5
 
@@ -27,20 +27,20 @@ def test_groups_dilations_and_pads(group, pads):
     size = 2 * group
     arrays = {"w": rand(4, 2, 3, 3), "b": rand(size), "g": rand(size, seed=1), "h": rand(size, seed=2)}
     model = graph(text(attributes, size, tail), **arrays, m=rand(size, seed=3), v=positive(size))
-    fires(model, plain_conv, 1, ["Conv", "BatchNormalization"], atol=TOLERANCE)
+    check_pass_fires(model, convert_unit_stride_conv_transpose, 1, ["Conv", "BatchNormalization"], atol=TOLERANCE)
 
 
 def test_a_batch_norm_behind_is_taken_up():
     tail = "y = BatchNormalization(c, g, h, m, v)"
     arrays = {"w": rand(4, 3, 1, 1), "b": rand(3), "g": rand(3, seed=1), "h": rand(3, seed=2)}
     model = graph(text("group: int = 1", 3, tail), **arrays, m=rand(3, seed=3), v=positive(3))
-    plain_conv(model)
-    fires(model, fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
+    convert_unit_stride_conv_transpose(model)
+    check_pass_fires(model, fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
 
 
 def test_a_line():
     model = graph(text("group: int = 2", 6, rank=1), w=rand(4, 3, 3), b=rand(6))
-    fires(model, plain_conv, 1, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(model, convert_unit_stride_conv_transpose, 1, ["Conv"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,23 @@ def test_a_line():
 )
 def test_what_is_none_stays(attributes, why):
     model = graph(text(attributes, 4), w=rand(4, 2, 3, 3), b=rand(4))
-    stays(model, plain_conv)
-    assert [reason.why for reason in plain_conv(model).reasons] == [why]
+    check_pass_leaves_alone(model, convert_unit_stride_conv_transpose)
+    assert [reason.why for reason in convert_unit_stride_conv_transpose(model).reasons] == [why]
 
 
 def test_a_computed_weight_stays():
     model = graph(
         "g (float[N,4,6,6] x, float[4,2,3,3] w) => (float[N,4,M,K] y) { y = ConvTranspose<group: int = 2>(x, w) }"
     )
-    assert [reason.why for reason in plain_conv(model).reasons] == ["its weight is computed at run time"]
+    assert [reason.why for reason in convert_unit_stride_conv_transpose(model).reasons] == [
+        "its weight is computed at run time"
+    ]
     assert ops(model) == ["ConvTranspose"]
 
 
 def test_one_group_with_nothing_behind_stays():
     """The chips take it as it is."""
-    stays(graph(text("group: int = 1", 2), w=rand(4, 2, 3, 3), b=np.zeros(2, np.float32)), plain_conv)
+    check_pass_leaves_alone(
+        graph(text("group: int = 1", 2), w=rand(4, 2, 3, 3), b=np.zeros(2, np.float32)),
+        convert_unit_stride_conv_transpose,
+    )

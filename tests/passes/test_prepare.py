@@ -4,8 +4,8 @@ import onnx.parser
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.entry.prepare import clean, prepare
-from tests.passes.helpers import feeds, fires, graph, interface, ops, outputs, rand
+from lingeronnx.passes.entry.lift_constants import lift_constants, remove_dead_nodes
+from tests.passes.helpers import check_pass_fires, feeds, graph, interface, ops, outputs, rand
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,14 @@ from tests.passes.helpers import feeds, fires, graph, interface, ops, outputs, r
 def test_constant_nodes(value):
     """Constants of every spelling become initializers."""
     text = f"g (float[N,2] x) => (float[N,2] y) {{ k = Constant<{value}>() y = Mul(x, k) }}"
-    model = fires(graph(text), prepare, 1, ["Mul"], atol=0)
-    assert ir.const(model.graph.node(0).inputs[1]).reshape(-1)[-1] == 2
+    model = check_pass_fires(graph(text), lift_constants, 1, ["Mul"], atol=0)
+    assert ir.const_value(model.graph.node(0).inputs[1]).reshape(-1)[-1] == 2
 
 
 def test_integer_constants():
     """Shapes and axes too."""
     text = "g (float[N,2] x) => (float[N,1,2] y) { k = Constant<value_ints = [1]>() y = Unsqueeze(x, k) }"
-    fires(graph(text), prepare, 1, ["Unsqueeze"], atol=0)
+    check_pass_fires(graph(text), lift_constants, 1, ["Unsqueeze"], atol=0)
 
 
 def test_initializers_listed_as_inputs():
@@ -32,11 +32,11 @@ def test_initializers_listed_as_inputs():
     feed = {"x": rand(2, 4)}
     want = outputs(model, feed)["y"]
     assert interface(model) == (["x"], ["y"])
-    assert prepare(model) == 2
+    assert lift_constants(model) == 2
     assert [str(v.name) for v in model.graph.inputs] == ["x"]
-    assert ir.const(model.graph.initializers["w"]) is not None
+    assert ir.const_value(model.graph.initializers["w"]) is not None
     assert (outputs(model, feed)["y"] == want).all()
-    assert prepare(model) == 0
+    assert lift_constants(model) == 0
 
 
 def test_functions_are_inlined():
@@ -46,20 +46,20 @@ def test_functions_are_inlined():
     <domain: "local", opset_import: ["" : 13]>
     twice (a) => (b) { c = Exp(a) b = Add(c, c) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
-    fires(model, prepare, 1, ["Exp", "Add"], atol=0, trace=False)
+    check_pass_fires(model, lift_constants, 1, ["Exp", "Add"], atol=0, trace=False)
     assert not model.functions
 
 
 def test_dead_nodes():
     """What leads to no output goes; it is no change that counts."""
     text = "g (float[N,4] x) => (float[N,4] y) { d = Exp(x) e = Add(d, d) y = Relu(x) }"
-    fires(graph(text), prepare, 0, ["Exp", "Add", "Relu"][2:], atol=0)
+    check_pass_fires(graph(text), lift_constants, 0, ["Exp", "Add", "Relu"][2:], atol=0)
 
 
 def test_clean_drops_unused_weights():
     """A weight that nobody reads any more is not written."""
     model = graph("g (float[N,4] x) => (float[N,4] y) { d = Mul(x, k) y = Relu(x) }", k=rand(4))
-    assert clean(model) == 0
+    assert remove_dead_nodes(model) == 0
     assert ops(model) == ["Relu"]
     assert not model.graph.initializers
 
@@ -67,6 +67,6 @@ def test_clean_drops_unused_weights():
 def test_unused_input_stays():
     """A graph input is the user's, also when nobody reads it."""
     model = graph("g (float[N,4] x, float[N,4] z) => (float[N,4] y) { y = Relu(x) }")
-    prepare(model)
+    lift_constants(model)
     assert interface(model) == (["x", "z"], ["y"])
     assert outputs(model, feeds(model))["y"].shape == (2, 4)

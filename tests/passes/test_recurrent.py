@@ -5,12 +5,12 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.ops.layers.recurrent import given as given_to
-from lingeronnx.ops.layers.recurrent import obstacle
-from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.layers.recurrent import recurrent, time_first
-from lingeronnx.run.runners import input_specs
-from tests.passes.helpers import changes, feeds, fires, outputs, proto, rand, stays
+from lingeronnx.ops.layers.recurrent import explain_unsupported
+from lingeronnx.ops.layers.recurrent import optional_input_indices as given_to
+from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
+from lingeronnx.passes.layers.recurrent import convert_recurrent_layers, convert_to_time_first
+from lingeronnx.run.runners import get_input_specs
+from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, outputs, proto, rand
 
 STEP_COUNT, WIDTH, H = 5, 4, 3
 
@@ -61,8 +61,8 @@ BODIES = {  # what is read of one direction
 
 def normalised(graph, feed):
     """Return `graph` as `quantize` normalises it."""
-    copy, _ = accept(graph)
-    straighten(copy, {spec.name: spec.samples(feed[spec.name], 0, 1) for spec in input_specs(copy)})
+    copy, _ = run_entry_passes(graph)
+    resolve_control_flow(copy, {spec.name: spec.samples(feed[spec.name], 0, 1) for spec in get_input_specs(copy)})
     normalize(copy)
     return copy
 
@@ -88,7 +88,7 @@ def test_one_direction(kind, name, direction, opset):
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
     kinds = [(node.domain, node.op_type) for node in after.graph]
-    assert (ir.DOMAIN, kind) in kinds
+    assert (ir.FUNCTION_DOMAIN, kind) in kinds
     assert ("", kind) not in kinds
     if name != "all four axes":
         assert ("", "Transpose") not in kinds
@@ -107,7 +107,8 @@ BOTH = {
     ),
     "stack": (f"{FLAT} {SECOND} v3 = Reshape(v, flat) y = Transpose <perm=[1,0,2]> (v3)", "float[N,5,6] y"),
     "each by a slice": (
-        f"{LAYER} f4 = Slice(y4, zero, one, one) l4 = Slice(y4, one, far, one) {APART}", "float[N,5,6] y",
+        f"{LAYER} f4 = Slice(y4, zero, one, one) l4 = Slice(y4, one, far, one) {APART}",
+        "float[N,5,6] y",
     ),
     "each by a gather": (
         f"{LAYER} f = Gather <axis=1> (y4, first) l = Gather <axis=-3> (y4, less) j = Concat <axis=2> (f, l) {BACK}",
@@ -115,10 +116,11 @@ BOTH = {
     ),
     "each by a split": (f"{LAYER} f4, l4 = Split <axis=1> (y4) {APART}", "float[N,5,6] y"),
     "one by a slice": (
-        f"{LAYER} f4 = Slice(y4, one, far, one) j = Squeeze(f4, one) {BACK}", "float[N,5,3] y",
+        f"{LAYER} f4 = Slice(y4, one, far, one) j = Squeeze(f4, one) {BACK}",
+        "float[N,5,3] y",
     ),
     "four axes": (f"{TURN} y, h = {{L}}>(t, w, r, b)", "float[5,D,N,3] y"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -126,15 +128,23 @@ BOTH = {
 def test_two_directions(kind, name):
     """Two functions, joined along the last axis where exporters flatten the directions."""
     body, result = BOTH[name]
-    arrays = {"flat": np.array([0, 0, -1]), "first": np.array(0), "last": np.array(1), "w2": rand(2, 12, 6),
-              "r2": rand(2, 12, 3), "less": np.array(-1), "far": np.array([9]), **AXES}  # fmt: skip
+    arrays = {
+        "flat": np.array([0, 0, -1]),
+        "first": np.array(0),
+        "last": np.array(1),
+        "w2": rand(2, 12, 6),
+        "r2": rand(2, 12, 3),
+        "less": np.array(-1),
+        "far": np.array([9]),
+        **AXES,
+    }
     graph = model(kind, body, result, direction="bidirectional", **arrays)
     feed = feeds(graph)
     before = outputs(graph, feed)
     after = normalised(graph, feed)
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
-    kinds = [node.op_type for node in after.graph if node.domain == ir.DOMAIN]
+    kinds = [node.op_type for node in after.graph if node.domain == ir.FUNCTION_DOMAIN]
     assert len(kinds) == {"stack": 4, "one by a slice": 1}.get(name, 2)  # what nobody reads is gone
     assert ("Transpose" in [node.op_type for node in after.graph]) == (name == "four axes")
 
@@ -142,17 +152,21 @@ def test_two_directions(kind, name):
 def test_only_what_is_read():
     """The pass alone, one sequence that is turned back: the two Transposes go, the weights lose a dimension."""
     body, result = BODIES["sequence"]
-    graph = fires(model("GRU", body, result, **AXES), recurrent, 1, ["Transpose", "GRU"], atol=1e-6)
+    graph = check_pass_fires(
+        model("GRU", body, result, **AXES), convert_recurrent_layers, 1, ["Transpose", "GRU"], atol=1e-6
+    )
     layer = next(node for node in graph.graph if node.op_type == "GRU")
-    assert [ir.shape(v) for v in layer.inputs[1:]] == [(9, 4), (9, 3), (18,)]
-    assert ir.attr(layer, "linear_before_reset") == 0
+    assert [ir.get_shape(v) for v in layer.inputs[1:]] == [(9, 4), (9, 3), (18,)]
+    assert ir.get_attr(layer, "linear_before_reset") == 0
 
 
 def test_time_first_input():
     """An input that no exporter turned is turned by the pass, and the states are turned back."""
     given = "float[5,2,4] x"
     graph = model("GRU", "y4, y = {L}>(x, w, r, b)", "float[D,2,3] y", given=given, direction="reverse")
-    fires(graph, recurrent, 1, ["Transpose", "GRU", "Slice", "Transpose"], atol=1e-6, trace=False)
+    check_pass_fires(
+        graph, convert_recurrent_layers, 1, ["Transpose", "GRU", "Slice", "Transpose"], atol=1e-6, trace=False
+    )
 
 
 @pytest.mark.parametrize("direction", ("forward", "reverse", "bidirectional"))
@@ -164,7 +178,7 @@ def test_cell(direction):
     before, after = outputs(graph, feed), normalised(graph, feed)
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
-    assert [len(node.outputs) for node in after.graph if node.domain == ir.DOMAIN] == [3] * count(direction)
+    assert [len(node.outputs) for node in after.graph if node.domain == ir.FUNCTION_DOMAIN] == [3] * count(direction)
     assert "Transpose" not in [node.op_type for node in after.graph]
 
 
@@ -175,7 +189,7 @@ def test_linear_before_reset_is_kept():
     feed = feeds(graph)
     before, after = outputs(graph, feed), normalised(graph, feed)
     np.testing.assert_allclose(outputs(after, feed)["y"], before["y"], rtol=0, atol=1e-6)
-    assert [ir.attr(n, "linear_before_reset") for n in after.graph if n.op_type == "GRU"] == [1]
+    assert [ir.get_attr(n, "linear_before_reset") for n in after.graph if n.op_type == "GRU"] == [1]
 
 
 OBSTACLES = {
@@ -192,8 +206,8 @@ def test_what_stays(name):
     body, arrays, reason = OBSTACLES[name]
     graph = model("LSTM", f"{TURN} {body}", "float[A,B,C] y", given="float[1,5,4] x", **AXES, **arrays)
     layer = next(node for node in graph.graph if node.op_type == "LSTM")
-    stays(graph, recurrent)
-    assert reason in obstacle(layer)
+    check_pass_leaves_alone(graph, convert_recurrent_layers)
+    assert reason in explain_unsupported(layer)
 
 
 GIVEN = {
@@ -232,14 +246,14 @@ def test_what_is_given(name, direction):
     after = normalised(graph, feed)
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
-    (layer,) = [node for node in after.graph if node.domain == ir.DOMAIN]
+    (layer,) = [node for node in after.graph if node.domain == ir.FUNCTION_DOMAIN]
     keys = [key for key in ("lengths", "h", "c") if key[0] in letters]
     layer.op_type = "LSTM_7"  # a name says nothing
-    assert (ir.kind(layer), given_to(layer)) == ("LSTM", {key: 4 + i for i, key in enumerate(keys)})
+    assert (ir.base_op_type(layer), given_to(layer)) == ("LSTM", {key: 4 + i for i, key in enumerate(keys)})
     assert len(layer.inputs) == 4 + len(keys)
     assert ("Slice" in [node.op_type for node in after.graph]) == ("l" not in letters)
     if name == "a constant state":
-        assert ir.const(layer.inputs[4]).shape == (1, 1, H)
+        assert ir.const_value(layer.inputs[4]).shape == (1, 1, H)
 
 
 def test_zero_states_are_none():
@@ -264,8 +278,8 @@ def test_batch_first_layers(kind):
     graph = model(
         body=body, result="float[N,5,2,3] y, float[N,2,3] h", start=np.zeros((2, 2, H), np.float32), **one, opset=14
     )
-    assert changes(time_first, graph) == 1
-    assert changes(time_first, graph) == 0
+    assert changes(convert_to_time_first, graph) == 1
+    assert changes(convert_to_time_first, graph) == 0
     turned = "s = Transpose <perm=[1,0,2]> (start)"
     same = model(
         body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> (y4) "
@@ -281,7 +295,7 @@ def test_batch_first_layers(kind):
         np.testing.assert_array_equal(have[name], want[name])
     bare = model(body="y, h = {L}, layout=1>(x, w, r, b)", result="float[N,5,2,3] y, float[N,2,3] h", opset=14, **one)
     after = normalised(bare, feed)
-    assert [node.op_type for node in after.graph if node.domain == ir.DOMAIN] == [kind] * 2
+    assert [node.op_type for node in after.graph if node.domain == ir.FUNCTION_DOMAIN] == [kind] * 2
     for name, array in outputs(after, feed).items():
         np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
 

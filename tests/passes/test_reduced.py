@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.passes.layers.reduced import reduced
-from tests.examples import examples
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.passes.layers.reductions_to_pools import convert_reductions_to_pools
+from tests.case_selection import limit_examples
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, rand
 
 
@@ -20,7 +20,7 @@ def reduction(kind, shape, axes, keep):
     return graph(text, **({"axes": np.array(axes)} if told else {}))
 
 
-@examples(60)
+@limit_examples(60)
 @given(kind=st.sampled_from(("ReduceMean", "ReduceMax", "ReduceSum")), keep=st.integers(0, 1), data=st.data())
 def test_the_floats_are_the_same(kind, keep, data):
     """Any run of axes behind the batch; a second run changes nothing."""
@@ -30,24 +30,24 @@ def test_the_floats_are_the_same(kind, keep, data):
     model = reduction(kind, shape, axes, keep)
     feed = feeds(model)
     trace_shapes(model, {"x": feed["x"][:1]})
-    changes(reduced, model)
+    changes(convert_reductions_to_pools, model)
     want = outputs(reduction(kind, shape, axes, keep), feed)["y"]
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-5)
-    assert changes(reduced, model) == 0
+    assert changes(convert_reductions_to_pools, model) == 0
 
 
 def test_what_others_see_to_stays():
     for shape, axes in (((4, 5), [1]), ((4, 5), [2]), ((4, 5, 6), [2, 3])):
         model = reduction("ReduceMean", shape, axes, 1)
         trace_shapes(model, {"x": rand(1, *shape)})
-        assert changes(reduced, model) == 0
+        assert changes(convert_reductions_to_pools, model) == 0
 
 
 @pytest.mark.parametrize("axes", ([1, 3], [0]))
 def test_what_is_no_run_of_axes_stays(axes):
     model = reduction("ReduceMean", (4, 5, 6), axes, 1)
     trace_shapes(model, {"x": rand(1, 4, 5, 6)})
-    assert changes(reduced, model) == 0
+    assert changes(convert_reductions_to_pools, model) == 0
     assert ops(model) == ["ReduceMean"]
 
 

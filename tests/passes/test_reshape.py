@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.reshape import constant_reshape
-from tests.passes.helpers import changes, fires, graph, stays
+from lingeronnx.passes.folding.constant_targets import make_targets_constant
+from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph
 
 VIEW = """
     s = Shape(x) zero = Constant<value_int: int = 0>() n = Gather<axis = 0>(s, zero)
@@ -15,20 +15,20 @@ VIEW = """
 
 
 def target(model):
-    return ir.const(next(node for node in model.graph if node.op_type == "Reshape").inputs[1]).tolist()
+    return ir.const_value(next(node for node in model.graph if node.op_type == "Reshape").inputs[1]).tolist()
 
 
 def test_view_of_the_batch():
     """``x.view(x.size(0), -1)``: the whole chain becomes one constant."""
     text = f"g (float[N,3,4,5] x) => (float[N,60] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
-    model = fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)
+    model = check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)
     assert target(model) == [0, 60]
 
 
 def test_view_with_sizes():
     """Several axes behind the batch."""
     text = f"g (float[N,3,4,5] x) => (float[N,12,5] y) {{ {VIEW.format(rest='12, 5')} y = Reshape(x, t) }}"
-    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [0, 12, 5]
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [0, 12, 5]
 
 
 SIZED = "a = Shape(x) b = Slice(a, zero, two) t = Concat<axis = 0>(b, size)"
@@ -41,23 +41,23 @@ def test_sizes_of_resize(size, count, mode):
     text = f"""g (float[N,3,4,5] x) => (float[N,3,{size[0]},{size[1]}] y) {{
         {SIZED} y = Resize<mode = "{mode}">(x, , , t) }}"""
     held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array(size)}
-    model = fires(graph(text, **held), constant_reshape, count, ["Resize"], atol=1e-6)
+    model = check_pass_fires(graph(text, **held), make_targets_constant, count, ["Resize"], atol=1e-6)
     (node,) = model.graph
-    assert ir.const(node.inputs[2]).tolist() == np.array([1, 1, size[0] / 4, size[1] / 5], np.float32).tolist()
+    assert ir.const_value(node.inputs[2]).tolist() == np.array([1, 1, size[0] / 4, size[1] / 5], np.float32).tolist()
 
 
 def test_sizes_of_resize_that_no_factor_reaches_stay():
     """9 / 5 is less in float32, and 5 times that less than 9."""
     text = f'g (float[N,3,4,5] x) => (float[N,3,8,9] y) {{ {SIZED} y = Resize<mode = "nearest">(x, , , t) }}'
     held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array([8, 9])}
-    stays(graph(text, **held), constant_reshape)
+    check_pass_leaves_alone(graph(text, **held), make_targets_constant)
 
 
 def test_sizes_of_resize_that_keep_a_ratio_stay():
     text = f"""g (float[N,3,4,5] x) => (float[N,3,8,10] y) {{
         {SIZED} y = Resize<mode = "nearest", keep_aspect_ratio_policy = "not_larger">(x, , , t) }}"""
     held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array([8, 12])}
-    stays(graph(text, opset=18, **held), constant_reshape)
+    check_pass_leaves_alone(graph(text, opset=18, **held), make_targets_constant)
 
 
 def test_chain_read_twice():
@@ -65,13 +65,13 @@ def test_chain_read_twice():
     text = f"""g (float[N,3,4] x) => (float[N,12] y, float[N,12] z) {{
         {VIEW.format(rest="-1")} y = Reshape(x, t) e = Exp(x) z = Reshape(e, t)
     }}"""
-    fires(graph(text), constant_reshape, 2, ["Reshape", "Exp", "Reshape"], atol=1e-6)
+    check_pass_fires(graph(text), make_targets_constant, 2, ["Reshape", "Exp", "Reshape"], atol=1e-6)
 
 
 def test_fixed_batch():
     """A model written for one sample has only numbers."""
     text = f"g (float[1,3,4] x) => (float[1,12] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
-    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [1, 12]
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [1, 12]
 
 
 def test_batch_times_positions():
@@ -81,7 +81,7 @@ def test_batch_times_positions():
         three = Constant<value_ints = [3]>() k = Mul(n, three) four = Constant<value_ints = [4]>()
         t = Concat<axis = 0>(k, four) y = Reshape(x, t)
     }"""
-    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [-1, 4]
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [-1, 4]
 
 
 @pytest.mark.parametrize("allowzero", (0, 1))
@@ -90,18 +90,21 @@ def test_allowzero(allowzero):
     text = f"""g (float[N,3,4] x) => (float[N,12] y) {{
         {VIEW.format(rest="-1")} y = Reshape<allowzero: int = {allowzero}>(x, t)
     }}"""
-    fires(graph(text, opset=14), constant_reshape, 1, ["Reshape"], atol=0)
+    check_pass_fires(graph(text, opset=14), make_targets_constant, 1, ["Reshape"], atol=0)
 
 
 def test_constant_target_stays():
     """Nothing to do."""
-    stays(graph("g (float[N,3,4] x) => (float[N,12] y) { y = Reshape(x, t) }", t=np.array([-1, 12])), constant_reshape)
+    check_pass_leaves_alone(
+        graph("g (float[N,3,4] x) => (float[N,12] y) { y = Reshape(x, t) }", t=np.array([-1, 12])),
+        make_targets_constant,
+    )
 
 
 def test_refuses_unknown_shapes():
     """Without a traced run nothing is known."""
     text = f"g (float[N,3,H] x) => (float[N,M] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
-    assert changes(constant_reshape, graph(text)) == 0
+    assert changes(make_targets_constant, graph(text)) == 0
 
 
 def test_a_batch_that_stays_on_another_axis():
@@ -113,7 +116,7 @@ def test_a_batch_that_stays_on_another_axis():
         t = Concat<axis = 0>(kept, wide) y = Reshape(r, t)
     }"""
     model = graph(text)
-    fires(model, constant_reshape, 1, ["Transpose", "Constant", "Unsqueeze", "Reshape"], atol=0)
+    check_pass_fires(model, make_targets_constant, 1, ["Transpose", "Constant", "Unsqueeze", "Reshape"], atol=0)
     assert target(model) == [5, 0, 4]
 
 
@@ -123,18 +126,18 @@ def test_refuses_batch_elsewhere():
         s = Shape(x) zero = Constant<value_ints = [0]>() n = Gather<axis = 0>(s, zero)
         six = Constant<value_ints = [6]>() t = Concat<axis = 0>(six, n) y = Reshape(x, t)
     }"""
-    model = stays(graph(text), constant_reshape)
-    assert ir.const(model.graph.node(len(model.graph) - 1).inputs[1]) is None
+    model = check_pass_leaves_alone(graph(text), make_targets_constant)
+    assert ir.const_value(model.graph.node(len(model.graph) - 1).inputs[1]) is None
 
 
 def test_sizes_of_expand():
     """``a.expand_as(x)`` within a sample; the batch stays as it is."""
     text = "g (float[N,3,1] a, float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
-    model = fires(graph(text), constant_reshape, 1, ["Expand"], atol=0)
-    assert ir.const(model.graph[0].inputs[1]).tolist() == [1, 3, 5]
+    model = check_pass_fires(graph(text), make_targets_constant, 1, ["Expand"], atol=0)
+    assert ir.const_value(model.graph[0].inputs[1]).tolist() == [1, 3, 5]
 
 
 def test_an_expand_that_makes_samples_stays():
     """A constant, once for each sample of another tensor."""
     text = "g (float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
-    stays(graph(text, a=np.ones((1, 3, 1), np.float32)), constant_reshape)
+    check_pass_leaves_alone(graph(text, a=np.ones((1, 3, 1), np.float32)), make_targets_constant)

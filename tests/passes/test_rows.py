@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.rows import rows
-from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.passes.layers.linear import linear
-from tests.passes.helpers import feeds, fires, graph, outputs, rand, stays
+from lingeronnx.passes.axes.unfold_linear_batch import unfold_linear_batch
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.passes.layers.linear import fuse_linear
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, outputs, rand
 
 W, TARGET, BACK = {"w": rand(4, 3)}, {"flat": np.array([-1, 4])}, {"apart": np.array([-1, 5, 3])}
 FOLDED = "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)"
@@ -17,14 +17,14 @@ def prepared(body, result="float[N,5,3] y", **more):
     """Return the graph with traced shapes and one form of layers."""
     model = graph(f"g (float[N,5,4] x) => ({result}) {{ {body} }}", **W, **TARGET, **BACK, **more)
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
-    linear(model)
+    fuse_linear(model)
     return model
 
 
 def test_one_layer():
     """Alone, and the output keeps its name."""
-    model = fires(prepared(FOLDED), rows, 1, ["Linear"], atol=1e-6, trace=False)
-    assert ir.shape(model.graph.outputs[0]) == (None, 5, 3)
+    model = check_pass_fires(prepared(FOLDED), unfold_linear_batch, 1, ["Linear"], atol=1e-6, trace=False)
+    assert ir.get_shape(model.graph.outputs[0]) == (None, 5, 3)
 
 
 def test_several_layers():
@@ -32,7 +32,7 @@ def test_several_layers():
     model = prepared(
         "a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = Reshape(e, apart)", v=rand(3, 3)
     )
-    fires(model, rows, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False)
+    check_pass_fires(model, unfold_linear_batch, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False)
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
@@ -41,10 +41,10 @@ def test_two_readers_of_the_rows():
     model = prepared(
         "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)", "float[N,5,3] y, float[M,4] z"
     )
-    fires(model, rows, 1, ["Reshape", "Linear", "Abs"], atol=1e-6, trace=False)
+    check_pass_fires(model, unfold_linear_batch, 1, ["Reshape", "Linear", "Abs"], atol=1e-6, trace=False)
     one = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)")
     before = outputs(one, feeds(one))["y"]
-    assert rows(one).changes == 1
+    assert unfold_linear_batch(one).changes == 1
     np.testing.assert_allclose(outputs(one, feeds(one))["y"], before, rtol=0, atol=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_other_sizes_behind(behind):
     model = prepared(
         FOLDED.replace("apart", "other"), f"float[N,{','.join(map(str, behind[1:]))}] y", other=np.array(behind)
     )
-    model = fires(model, rows, 1, ["Linear", "Reshape"], atol=1e-6, trace=False)
+    model = check_pass_fires(model, unfold_linear_batch, 1, ["Linear", "Reshape"], atol=1e-6, trace=False)
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
@@ -64,7 +64,7 @@ def test_queries_keys_and_values():
         y = Reshape(b, apart) z = Reshape(c, apart)"""
     model = prepared(body, "float[N,5,3] y, float[N,5,3] z", v=rand(4, 3, seed=1), two=np.array([2, 3]))
     left = ["Unsqueeze", "Reshape", "Linear", "Linear", "Reshape", "Reshape"]
-    model = fires(model, rows, 2, left, atol=1e-6, trace=False)
+    model = check_pass_fires(model, unfold_linear_batch, 2, left, atol=1e-6, trace=False)
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
@@ -84,4 +84,4 @@ def test_what_stays(reason):
     model = prepared(
         REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([1, -1, 3]), square=np.array([-1, 5, 4])
     )
-    stays(model, rows)
+    check_pass_leaves_alone(model, unfold_linear_batch)

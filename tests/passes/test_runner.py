@@ -9,8 +9,19 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, InternalError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes import ENTRY, PASSES, STRAIGHTEN, Answer, Pass, Reason, Record, accept, normalize, straighten
-from lingeronnx.passes._pass import INLINED, PLAIN, SHAPED, STRAIGHT, PassRun, run_passes
+from lingeronnx.passes import (
+    CONTROL_FLOW_PASSES,
+    ENTRY_PASSES,
+    NORMALIZATION_PASSES,
+    Pass,
+    PassLog,
+    PassResult,
+    SkipReason,
+    normalize,
+    resolve_control_flow,
+    run_entry_passes,
+)
+from lingeronnx.passes._pass import CONSTANTS_LIFTED, FUNCTIONS_INLINED, NO_SUBGRAPHS, SHAPES_KNOWN, PassRun, run_passes
 from tests.passes.helpers import feeds, graph, ops, positive, proto, rand
 
 NORM = """g (float[N,3,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z) {
@@ -22,17 +33,17 @@ WHY = "BatchNormalization BatchNormalization_n stays: the output of Conv_c is re
 #: A requirement -> a graph that breaks it, and what is said of that.
 BROKEN = (
     (
-        PLAIN,
+        CONSTANTS_LIFTED,
         "g (float[N,2] x) => (float[N,2] y) { k = Constant<value_float = 2.0>() y = Mul(x, k) }",
         "constants as initializers, .*: Constant_k is a Constant node",
     ),
     (
-        SHAPED,
+        SHAPES_KNOWN,
         "g (float[N,2] x) => (float[N,2] y) { k = Relu(x) y = Neg(k) }",
         "a shape for every tensor, .*: 'k' has none",
     ),
     (
-        STRAIGHT,
+        NO_SUBGRAPHS,
         """g (float[N,2] x, bool c) => (float[N,2] y) {
         y = If(c)<then_branch = t () => (float[N,2] a) { a = Neg(x) }, else_branch = e () => (float[N,2] b) {
         b = Relu(x) }> }""",
@@ -58,12 +69,14 @@ def test_functions_and_inputs_are_checked():
     body = onnx.parser.parse_function('<domain: "other", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }')
     made.functions.append(body)
     made.opset_import.append(onnx.helper.make_opsetid("other", 1))
-    assert INLINED.broken(ir.from_proto(made)) == "function Twice is not inlined"
+    assert FUNCTIONS_INLINED.broken(ir.from_proto(made)) == "function Twice is not inlined"
     old = proto("g (float[N,2] x, float[2] k) => (float[N,2] y) { y = Mul(x, k) }", k=rand(2))
-    assert PLAIN.broken(ir.from_proto(old)) == "initializer 'k' is a graph input"
+    assert CONSTANTS_LIFTED.broken(ir.from_proto(old)) == "initializer 'k' is a graph input"
 
 
-@pytest.mark.parametrize("need", (INLINED, PLAIN, SHAPED, STRAIGHT), ids=lambda need: need.name)
+@pytest.mark.parametrize(
+    "need", (FUNCTIONS_INLINED, CONSTANTS_LIFTED, SHAPES_KNOWN, NO_SUBGRAPHS), ids=lambda need: need.name
+)
 def test_requirements_hold_where_they_should(need):
     """On a graph without functions, constants as nodes, subgraphs and unknown shapes."""
     assert need.broken(graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")) is None
@@ -71,9 +84,9 @@ def test_requirements_hold_where_they_should(need):
 
 def test_every_pass_says_what_it_needs():
     """Only those that make a graph readable, or look at it as it came, need nothing."""
-    free = {step.name for step in (*ENTRY, *STRAIGHTEN, *PASSES) if not step.requires}
+    free = {step.name for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORMALIZATION_PASSES) if not step.requires}
     assert free == {"sound", "inline-functions", "prepare", "check-control"}
-    assert len({step.name for step in ENTRY}) == len(ENTRY)
+    assert len({step.name for step in ENTRY_PASSES}) == len(ENTRY_PASSES)
 
 
 def test_an_error_of_the_user_goes_through():
@@ -90,10 +103,10 @@ def test_answers_reach_the_watcher():
     """Counts and reasons, in order, also of passes that only count; changes of one name are summed."""
     steps = (
         Pass("a", lambda model: 2),
-        Pass("b", lambda model: Answer(0, (Reason(model.graph[0], "so"),))),
+        Pass("b", lambda model: PassResult(0, (SkipReason(model.graph[0], "so"),))),
         Pass("a", lambda model: 1),
     )
-    seen = Record()
+    seen = PassLog()
     assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {"a": 3, "b": 0}
     assert [(s.name, s.changes) for s in seen.steps] == [("a", 2), ("b", 0), ("a", 1)]
     assert seen.reasons() == ["b: Relu Relu_y stays: so"]
@@ -102,22 +115,22 @@ def test_answers_reach_the_watcher():
 
 def test_only_the_last_reason_counts():
     """A pass that runs again and then acts has nothing to say."""
-    seen = Record()
+    seen = PassLog()
     model = graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
-    run_passes((Pass("a", lambda m: Answer(0, (Reason(None, "w"),))), Pass("a", lambda m: 1)), model, seen)
+    run_passes((Pass("a", lambda m: PassResult(0, (SkipReason(None, "w"),))), Pass("a", lambda m: 1)), model, seen)
     assert seen.reasons() == []
 
 
 def test_the_dump(tmp_path):
     """Every graph that a pass changed is a valid model; the text says what each pass did or why not."""
-    seen = Record(tmp_path / "dump")
-    model, _ = accept(graph(NORM, **ARRAYS), seen)
-    straighten(model, {name: array[:1] for name, array in feeds(model).items()}, seen)
+    seen = PassLog(tmp_path / "dump")
+    model, _ = run_entry_passes(graph(NORM, **ARRAYS), seen)
+    resolve_control_flow(model, {name: array[:1] for name, array in feeds(model).items()}, seen)
     normalize(model, seen)
     text = (tmp_path / "dump" / "passes.txt").read_text().splitlines()
     assert text[0] == "00 sound: 0 changes"
     assert f"     {WHY}" in text
-    assert sum(line[:2].isdigit() for line in text) == len(seen.steps) == len(ENTRY) + len(PASSES)
+    assert sum(line[:2].isdigit() for line in text) == len(seen.steps) == len(ENTRY_PASSES) + len(NORMALIZATION_PASSES)
     acted = [f"{i:02}_{s.name}.onnx" for i, s in enumerate(seen.steps) if s.changes]
     assert sorted(p.name for p in (tmp_path / "dump").iterdir()) == [*acted, "passes.txt"]
     for name in acted:
@@ -126,7 +139,7 @@ def test_the_dump(tmp_path):
 
 def test_the_dump_of_a_pass_that_fails(tmp_path):
     """What ran before it is there."""
-    seen = Record(tmp_path)
+    seen = PassLog(tmp_path)
 
     def fail(model):
         raise ZeroDivisionError("oh")
@@ -163,4 +176,4 @@ def test_a_folder_that_cannot_be(tmp_path):
     """One line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot make the folder .*file: File exists"):
-        Record(tmp_path / "file")(PassRun("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))
+        PassLog(tmp_path / "file")(PassRun("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))

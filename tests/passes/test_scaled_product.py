@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.layers.linear import linear
-from lingeronnx.passes.layers.scaled_product import scaled_product
-from tests.passes.helpers import fires, graph, rand, stays
+from lingeronnx.passes.layers.factor_through_matmul import fold_factor_through_matmul
+from lingeronnx.passes.layers.linear import fuse_linear
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 HELD = {"w": rand(6, 6), "u": rand(6, 6, seed=1), "s": np.float32(0.25)}
 HEAD = "g (float[N,4,6] x) => (float[N,4,4] y) { q = MatMul(x, w)  k = MatMul(x, u) "
@@ -13,19 +13,19 @@ HEAD = "g (float[N,4,6] x) => (float[N,4,4] y) { q = MatMul(x, w)  k = MatMul(x,
 
 def prepared(text):
     model = graph(text, **HELD)
-    linear(model)
+    fuse_linear(model)
     return model
 
 
 @pytest.mark.parametrize("last", ("y = Mul(p, s)", "y = Mul(s, p)", "y = Div(p, s)"))
 def test_behind_the_product(last):
     model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) " + last + " }")
-    fires(model, scaled_product, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+    check_pass_fires(model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
 
 
 def test_before_the_product():
     model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) m = Mul(t, s) y = MatMul(q, m) }")
-    fires(model, scaled_product, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+    check_pass_fires(model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_before_the_product():
 )
 def test_stays(text):
     model = graph(text, **{k: v for k, v in HELD.items() if f" {k})" in text or f"({k}," in text})
-    linear(model)
-    stays(model, scaled_product)
+    fuse_linear(model)
+    check_pass_leaves_alone(model, fold_factor_through_matmul)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lingeronnx.passes.layers.sequence_pool import sequence_pool
-from tests.passes.helpers import fires, graph, stays
+from lingeronnx.passes.layers.sequence_pool import convert_sequence_pools
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 
 @pytest.mark.parametrize("kind, pool", (("ReduceMean", "AveragePool"), ("ReduceMax", "MaxPool")))
@@ -12,13 +12,13 @@ def test_reduced(kind, pool, axis, shape):
     keep = int(shape.count(",") == 2)
     text = f"g (float[N,5,6] x) => (float{shape} y) {{ y = {kind}<axes = [{axis}], keepdims = {keep}>(x) }}"
     left = [*(["Transpose"] if axis == 1 else []), "Reshape", pool, "Reshape"]
-    fires(graph(text), sequence_pool, 1, left, atol=1e-6)
+    check_pass_fires(graph(text), convert_sequence_pools, 1, left, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind, pool", (("GlobalAveragePool", "AveragePool"), ("GlobalMaxPool", "MaxPool")))
 def test_global(kind, pool):
     text = f"g (float[N,5,6] x) => (float[N,5,1] y) {{ y = {kind}(x) }}"
-    fires(graph(text), sequence_pool, 1, ["Reshape", pool, "Reshape"], atol=1e-6)
+    check_pass_fires(graph(text), convert_sequence_pools, 1, ["Reshape", pool, "Reshape"], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ("AveragePool", "MaxPool"))
@@ -28,7 +28,7 @@ def test_global(kind, pool):
 def test_window_of_a_line(kind, window):
     """Windows 1 x k over maps of height 1."""
     text = f"g (float[N,5,6] x) => (float[N,5,P] y) {{ y = {kind}<{window}>(x) }}"
-    fires(graph(text), sequence_pool, 1, ["Reshape", kind, "Reshape"], atol=1e-6)
+    check_pass_fires(graph(text), convert_sequence_pools, 1, ["Reshape", kind, "Reshape"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,18 @@ def test_window_of_a_line(kind, window):
     ),
 )
 def test_other_windows(text):
-    stays(graph(text), sequence_pool)
+    check_pass_leaves_alone(graph(text), convert_sequence_pools)
 
 
 @pytest.mark.parametrize("axes", ("[1, 2]", "[0]"))
 @pytest.mark.parametrize("kind", ("ReduceMean", "ReduceMax"))
 def test_other_axes(kind, axes):
-    stays(graph(f"g (float[N,5,6] x) => (float y) {{ y = {kind}<axes = {axes}>(x) }}"), sequence_pool)
+    check_pass_leaves_alone(
+        graph(f"g (float[N,5,6] x) => (float y) {{ y = {kind}<axes = {axes}>(x) }}"), convert_sequence_pools
+    )
 
 
 def test_whole_numbers_are_not_pooled():
-    stays(graph("g (int64[N,5,6] x) => (int64[N,1,6] y) { y = ReduceMax<axes = [1]>(x) }"), sequence_pool)
+    check_pass_leaves_alone(
+        graph("g (int64[N,5,6] x) => (int64[N,1,6] y) { y = ReduceMax<axes = [1]>(x) }"), convert_sequence_pools
+    )

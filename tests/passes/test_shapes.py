@@ -3,13 +3,13 @@
 import numpy as np
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import graph, rand
 
 
 def traced(model, **feed):
     trace_shapes(model, feed)
-    return {str(v.name): ir.shape(v) for v in ir.values(model)}
+    return {str(v.name): ir.get_shape(v) for v in ir.iter_values(model)}
 
 
 def test_batch_and_sizes():
@@ -19,7 +19,7 @@ def test_batch_and_sizes():
     )
     found = traced(model, x=rand(1, 3, 6, 8))
     assert found == {"x": (None, 3, 6, 8), "s": (4,), "e": (None, 3, 6, 8), "y": (None, 3, 5, 7)}
-    assert next(v for v in ir.values(model) if v.name == "s").dtype.name == "INT64"
+    assert next(v for v in ir.iter_values(model) if v.name == "s").dtype.name == "INT64"
 
 
 def test_fixed_batch():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.axes.unbind import unbind
-from tests.passes.helpers import fires, graph, stays
+from lingeronnx.passes.axes.unbind import slice_before_transpose
+from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 QKV = """g (float[N,4,30] x) => (float[N,5,4,2] q, float[N,5,4,2] k, float[N,5,4,2] v) {{
     r = Reshape(x, s) t = Transpose<perm = [{perm}]>(r) {parts} }}"""
@@ -21,35 +21,37 @@ def qkv(parts, perm="2, 0, 3, 1, 4", sizes=(0, 4, 3, 5, 2), **arrays):
 
 @pytest.mark.parametrize("parts", (GATHER, SPLIT))
 def test_queries_keys_values(parts):
-    fires(qkv(parts), unbind, 1, CUT, atol=0)
+    check_pass_fires(qkv(parts), slice_before_transpose, 1, CUT, atol=0)
 
 
 def test_a_part_that_nobody_reads():
     text = "g (float[N,4,6] x) => (float[N,4,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) %s }"
     part = "y = Gather<axis = 0>(t, i)"
     model = graph(text % part, s=np.array([0, 0, 3, 2]), i=np.array(1))
-    fires(model, unbind, 1, ["Slice", "Reshape", "Transpose"], atol=0)
+    check_pass_fires(model, slice_before_transpose, 1, ["Slice", "Reshape", "Transpose"], atol=0)
 
 
 def test_the_batch_must_come_next():
     text = "g (float[2,4,6] x) => (float[4,2,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, 1, 0, 3]>(r) %s }"
     part = "y = Gather<axis = 0>(t, i)"
-    stays(graph(text % part, s=np.array([2, 4, 3, 2]), i=np.array(1)), unbind, trace=False)
+    check_pass_leaves_alone(
+        graph(text % part, s=np.array([2, 4, 3, 2]), i=np.array(1)), slice_before_transpose, trace=False
+    )
 
 
 def test_a_transpose_that_is_read_as_a_whole():
     text = """g (float[N,4,6] x) => (float[N,4,2] y, float[3,N,4,2] z) {
         r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) y = Gather<axis = 0>(t, i) z = Exp(t) }"""
-    stays(graph(text, s=np.array([0, 0, 3, 2]), i=np.array(1)), unbind)
+    check_pass_leaves_alone(graph(text, s=np.array([0, 0, 3, 2]), i=np.array(1)), slice_before_transpose)
 
 
 def test_several_parts_at_once():
     text = """g (float[N,4,6] x) => (float[2,N,4,2] y) {
         r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) y = Gather<axis = 0>(t, i) }"""
-    stays(graph(text, s=np.array([0, 0, 3, 2]), i=np.array([0, 2])), unbind)
+    check_pass_leaves_alone(graph(text, s=np.array([0, 0, 3, 2]), i=np.array([0, 2])), slice_before_transpose)
 
 
 def test_a_reshape_that_joins_axes():
     text = """g (float[N,6,4] x) => (float[N,8] y) {
         r = Reshape(x, s) t = Transpose<perm = [1, 0, 2]>(r) y = Gather<axis = 0>(t, i) }"""
-    stays(graph(text, s=np.array([0, 3, 8]), i=np.array(1)), unbind)
+    check_pass_leaves_alone(graph(text, s=np.array([0, 3, 8]), i=np.array(1)), slice_before_transpose)

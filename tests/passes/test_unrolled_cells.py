@@ -89,7 +89,7 @@ class _Cells(nets.Net):
 def _agrees(model, platform, seed=3):
     """Quantize `model` on samples, and return the dB of its outputs on others, sample by sample."""
     (value,) = model.graph.inputs
-    one = tuple(ir.shape(value))
+    one = tuple(ir.get_shape(value))
     data = [{"x": np.random.default_rng([seed, n]).standard_normal(one).astype(np.float32)} for n in range(24)]
     found = lo.quantize(ir.clone(model), data[:16], platform=platform, effort="fast")
     session, source = lo.Session(found.graph), FloatRunner(model, ["y"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis, PerGroup, PerTensor, Plan, Rounding
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 SHAPE = (4, 6, 3)
 
@@ -51,7 +51,7 @@ def rounded(value, rounding):
     return math.floor(value + Fraction(1, 2))
 
 
-@examples(60)
+@limit_examples(60)
 @given(q=held(), seed=st.integers(0, 10**6))
 def test_integers_and_reals_element_by_element(q, seed):
     """Law: every element follows the formula with the scale and zero point of its place."""
@@ -67,7 +67,7 @@ def test_integers_and_reals_element_by_element(q, seed):
         assert real[index] == (want - zero) / scale
 
 
-@examples(60)
+@limit_examples(60)
 @given(q=held(), seed=st.integers(0, 10**6))
 def test_what_is_held_comes_back(q, seed):
     """Law: reals on the grid become their integers again, also when rounded in float."""
@@ -80,7 +80,7 @@ def test_what_is_held_comes_back(q, seed):
     assert real.max() <= high
 
 
-@examples(60)
+@limit_examples(60)
 @given(q=held())
 def test_it_is_a_value(q):
     """Law: equal to its copies, to what was pickled and to what the plan's JSON brings back; its arrays are fixed."""

@@ -5,8 +5,8 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.plan import in_groups
-from lingeronnx.qdq.blocks import held_in_blocks
+from lingeronnx.plan import make_grouped_qparams
+from lingeronnx.qdq.block_quantization import read_block_qparams
 from tests import nets
 
 NONE = np.zeros(0, np.float32)
@@ -22,18 +22,20 @@ def node(array, op_type="DequantizeLinear", **attributes):
 @pytest.mark.parametrize("kind", (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4))
 def test_groups_come_back(axis, kind):
     """Whole ratios become factors, along either axis; the rows' scales that are told count to the last bit."""
-    q = in_groups(np.float32([100.1, 33.3]), np.array([[255, 7, 1], [9, 2, 4]]), 4, kind.bitwidth)
+    q = make_grouped_qparams(np.float32([100.1, 33.3]), np.array([[255, 7, 1], [9, 2, 4]]), 4, kind.bitwidth)
     array, held = np.zeros((2, 10), np.int8), q if axis else q.along(0)
     step = (1 / held.scales).astype(np.float32)
     zero = np.full(step.shape, 128 if kind == ir.DataType.UINT8 else 0)
-    found = held_in_blocks(node(array if axis else array.T, axis=axis, block_size=4), kind, step, zero, q.factors[0])
+    found = read_block_qparams(
+        node(array if axis else array.T, axis=axis, block_size=4), kind, step, zero, q.factors[0]
+    )
     assert np.array_equal(found.along(1).scales, q.scales)
     assert (found.axis, found.bits) == (axis % 2, kind.bitwidth)
 
 
 def test_other_ratios_stay():
     step = np.float32([[1.0, 1.41421356]])
-    found = held_in_blocks(node(np.zeros((1, 4), np.int8), block_size=2), ir.DataType.INT8, step, None, NONE)
+    found = read_block_qparams(node(np.zeros((1, 4), np.int8), block_size=2), ir.DataType.INT8, step, None, NONE)
     np.testing.assert_array_equal(found.scales, 1 / step.astype(np.float64))
 
 
@@ -49,7 +51,7 @@ def test_other_ratios_stay():
 )
 def test_what_is_refused(made, step, zero):
     with pytest.raises(lo.ModelError, match="n: it has a scale for each block; read are those of a constant matrix"):
-        held_in_blocks(made, ir.DataType.INT8, np.float32(step), zero, NONE)
+        read_block_qparams(made, ir.DataType.INT8, np.float32(step), zero, NONE)
 
 
 @pytest.mark.parametrize("mode", ("max-value", "q-value"))
@@ -63,6 +65,8 @@ def test_convolutions_beside_groups_keep_their_channels_and_bits(mode, bits):
     settings = {"platform": "generic", "mode": mode, "weight_bits": bits, "weight_scales": "group:8", "effort": "fast"}
     made = lo.quantize(graph, x, **settings).graph
     back = lo.convert(lo.convert(made, "qdq").graph, "thinker", platform="generic").graph
-    widths = [[ir.attr(node, "parameter_bits") for node in g.graph if ir.attr(node, "scale_w")] for g in (made, back)]
+    widths = [
+        [ir.get_attr(node, "parameter_bits") for node in g.graph if ir.get_attr(node, "scale_w")] for g in (made, back)
+    ]
     assert widths == [[bits, bits]] * 2
     np.testing.assert_array_equal(lo.Session(back).run(None, x)[0], lo.Session(made).run(None, x)[0])

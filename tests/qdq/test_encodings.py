@@ -22,7 +22,7 @@ from lingeronnx import cli
 from lingeronnx.errors import ConfigError, LingerOnnxError
 from lingeronnx.graph import ir
 from lingeronnx.qdq.encodings import read_plan
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 FILES = Path(__file__).parent / "files"
 MODEL = FILES / "planned_by_peers.onnx"
@@ -130,8 +130,16 @@ def zeroth(scale=0.03, offset=-128, bits=8, symmetric="True", **more):
 
 
 def first(name, scale=0.03, offset=-128, bits=8, symmetric=True, **more):
-    return {"name": name, "enc_type": "PER_TENSOR", "dtype": "INT", "bw": bits, "is_sym": symmetric,
-            "scale": [scale], "offset": [offset], **more}  # fmt: skip
+    return {
+        "name": name,
+        "enc_type": "PER_TENSOR",
+        "dtype": "INT",
+        "bw": bits,
+        "is_sym": symmetric,
+        "scale": [scale],
+        "offset": [offset],
+        **more,
+    }
 
 
 def second(**entry):
@@ -143,14 +151,20 @@ def ppq(**tensors):
     body = {"configs": {"conv": {}}, "dispatchings": {}, "values": {}}
     for number, (name, (scale, changes)) in enumerate(tensors.items()):
         body["configs"]["conv"][name] = {
-            "bit_width": 8, "policy": {"LINEAR": True, "SYMMETRICAL": True}, "state": "ACTIVATED", "quant_min": -128,
-            "quant_max": 127, "hash": number, "dominator": number, **changes,
-        }  # fmt: skip
+            "bit_width": 8,
+            "policy": {"LINEAR": True, "SYMMETRICAL": True},
+            "state": "ACTIVATED",
+            "quant_min": -128,
+            "quant_max": 127,
+            "hash": number,
+            "dominator": number,
+            **changes,
+        }
         body["values"][str(number)] = {"scale": scale, "zero_point": 0.0}
     return body
 
 
-@examples(40)
+@limit_examples(40)
 @given(step=st.floats(1e-4, 10), zero=st.integers(0, 255))
 def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
     """Law: the integers of one tensor, unsigned with 0 at `zero`, are the same grid in each file."""
@@ -160,7 +174,7 @@ def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
         {"version": "1.0.0", "activation_encodings": [first("x", step, -zero, 8, False)], "param_encodings": []},
         second(output_dtype="uint8", y_scale=step, y_zero_point=zero),
         second(output_dtype="int8", y_scale=step, y_zero_point=zero - 128),
-    )  # fmt: skip
+    )
     for body in bodies:
         (grid,) = read_plan(written(folder, body)).on(model).activations.values()
         real = np.arange(256.0) * step - zero * step  # what the 256 integers stand for
@@ -178,11 +192,13 @@ def test_what_is_refused_is_named_with_its_reason(tmp_path):
     body = {
         "version": "1.0.0",
         "activation_encodings": [
-            first("x"), first("q", 0.1), {"name": "r", "enc_type": "PER_TENSOR", "dtype": "FLOAT", "bw": 16},
+            first("x"),
+            first("q", 0.1),
+            {"name": "r", "enc_type": "PER_TENSOR", "dtype": "FLOAT", "bw": 16},
             first("p", enc_type="LPBQ"),
         ],
         "param_encodings": [first("w1", 1.0), first("w2", bits=32)],
-    }  # fmt: skip
+    }
     made = lo.quantize(MODEL, FEED, platform="venus", plan=read_plan(written(tmp_path, body)))
     refused = made.report.refused
     assert set(refused) == {"q", "r", "p", "w1"}
@@ -259,16 +275,20 @@ DAMAGED = {
     "fewer offsets": {"version": "1.0.0", "activation_encodings": [first("x", offset=0) | {"offset": []}]},
     "no bits": {"version": "1.0.0", "activation_encodings": [first("x", bits="8")], "param_encodings": []},
     "100 bits": {"version": "2.0.0", "encodings": [{"name": "x", "output_dtype": "int100", "y_scale": 1.0}]},
-    "a zero point outside": {"version": "2.0.0", "encodings": [
-        {"name": "x", "output_dtype": "int8", "y_scale": 1.0, "y_zero_point": 200}]},
-    "an axis that is no number": {"version": "2.0.0", "encodings": [
-        {"name": "w1", "output_dtype": "int8", "y_scale": [1.0] * 4, "axis": "0"}]},
+    "a zero point outside": {
+        "version": "2.0.0",
+        "encodings": [{"name": "x", "output_dtype": "int8", "y_scale": 1.0, "y_zero_point": 200}],
+    },
+    "an axis that is no number": {
+        "version": "2.0.0",
+        "encodings": [{"name": "w1", "output_dtype": "int8", "y_scale": [1.0] * 4, "axis": "0"}],
+    },
     "no encoding": {"version": "0.6.1", "activation_encodings": {"x": []}, "param_encodings": {}},
     "encodings of the other version": {"version": "0.6.1", "activation_encodings": [first("x")]},
     "configs that are a list": {"configs": [], "values": {}},
     "a range upside down": ppq(x=(0.1, {"quant_min": 5, "quant_max": -5})),
     "no state": ppq(x=(0.1, {"state": None})),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGED)

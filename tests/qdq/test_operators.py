@@ -5,7 +5,7 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.qdq.operators import reshaped, turned
+from lingeronnx.qdq.qoperators import reshape_constant, transpose_constant
 from tests.onnx_files.helpers import proto
 
 
@@ -13,9 +13,9 @@ def test_constants_move_as_their_nodes_say():
     """A Transpose and a Reshape of a constant are those of numpy; what does not fit is one line."""
     model = ir.from_proto(proto("g (float[2,3] x) => (float[3,2] y) { y = Transpose<perm = [1, 0]>(x) }"))
     node, array = model.graph.node(0), np.arange(6).reshape(2, 3)
-    assert np.array_equal(turned(array, node), array.T)
-    assert np.array_equal(reshaped(array, np.array([3, -1]), node), array.reshape(3, 2))
+    assert np.array_equal(transpose_constant(array, node), array.T)
+    assert np.array_equal(reshape_constant(array, np.array([3, -1]), node), array.reshape(3, 2))
     with pytest.raises(ModelError, match=r"perm = \[1, 0\]; its constant has 3 axes"):
-        turned(array[None], node)
+        transpose_constant(array[None], node)
     with pytest.raises(ModelError, match=r"of the sizes \[2, 3\] has not those of \[4, 2\]"):
-        reshaped(array, np.array([4, 2]), node)
+        reshape_constant(array, np.array([4, 2]), node)

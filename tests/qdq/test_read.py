@@ -13,11 +13,11 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir, operators
 from lingeronnx.plan import Affine, Rounding
-from lingeronnx.qdq.read import read
+from lingeronnx.qdq.import_model import import_quantized_model
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.case_selection import mark_rest_slow
 from tests.each import check_each
-from tests.examples import first
 from tests.nets import NETS, quantized, samples
 from tests.passes.helpers import ops
 
@@ -74,11 +74,13 @@ def text(body, opset=13, **constants):
     ),
     ids=("u8s8", "s8s8", "channel", "qoperator", "qoperator-s8s8-channel"),
 )
-@pytest.mark.parametrize("net", first(1, (nets.plain, nets.residual, nets.branches)), ids=lambda net: net.__name__)
+@pytest.mark.parametrize(
+    "net", mark_rest_slow(1, (nets.plain, nets.residual, nets.branches)), ids=lambda net: net.__name__
+)
 def test_what_onnxruntime_quantized(net, settings, tmp_path):
     """The float graph is the quantized one without rounding; the integers are near what onnxruntime computes."""
     path = by_onnxruntime(net(), tmp_path, **settings)
-    found, feeds = read(ir.load(path)), samples(net(), 16)
+    found, feeds = import_quantized_model(ir.load(path)), samples(net(), 16)
     left = {node.op_type for node in found.graph.graph}
     assert not any(kind.startswith(("QLinear", "Quantize", "Dequantize", "QGemm")) for kind in left)
     name = str(found.graph.graph.outputs[0].name)
@@ -147,7 +149,7 @@ def test_a_relu_that_was_left_to_saturation_comes_back(tmp_path):
     """onnxruntime takes Relu out before an unsigned quantizer; without it negative numbers would go through."""
     path = by_onnxruntime(nets.plain(), tmp_path)
     assert "Relu" not in {node.op_type for node in onnx.load(path).graph.node}
-    found = read(ir.load(path))
+    found = import_quantized_model(ir.load(path))
     assert "Relu" in {node.op_type for node in found.graph.graph}
     assert any("Relu written out" in note for note in found.notes)
 
@@ -159,7 +161,7 @@ def read_with_quantizer(body, **arrays):
     model = onnx.parser.parse_model(text)
     for name, array in {"s": np.float32(0.1), "zero": np.uint8(0), **arrays}.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return ops(read(ir.from_proto(model)).graph)
+    return ops(import_quantized_model(ir.from_proto(model)).graph)
 
 
 def test_a_sign_is_kept():
@@ -186,7 +188,7 @@ def test_no_relu_follows_what_is_never_negative():
     def check(op_type):
         assert read_with_quantizer(f"y = {op_type}(x)") == [op_type]
 
-    op_types = operators.NEVER_NEGATIVE & (operators.REDUCES.keys() | operators.ROWS)
+    op_types = operators.NONNEGATIVE_OPS & (operators.REDUCTION_KINDS.keys() | operators.SOFTMAX_FAMILY_OPS)
     check_each(check, sorted(op_types))
 
 
@@ -196,7 +198,7 @@ def test_requantize_takes_the_weights_alone(tmp_path):
     made = lo.quantize(path, feeds, platform="generic", requantize=True)
     assert made.report.taken == ()
     assert made.plan.mode == "q-value"
-    ir.save(read(ir.load(path)).graph, tmp_path / "weights.onnx")
+    ir.save(import_quantized_model(ir.load(path)).graph, tmp_path / "weights.onnx")
     assert made.plan == lo.quantize(tmp_path / "weights.onnx", feeds, platform="generic").plan
     with pytest.raises(lo.ConfigError, match="chooses scales; this quantized model brings its own: add requantize"):
         lo.quantize(path, feeds, platform="generic", min_sqnr=20.0)
@@ -213,7 +215,7 @@ def test_requantize_takes_the_weights_alone(tmp_path):
     ({"platform": "venus"}, {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
     ids=("venus", "free"),
 )
-@pytest.mark.parametrize("net", first(1, NETS), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", mark_rest_slow(1, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, settings, tmp_path):
     """Law: qdq -> quantize gives the same scales, and the same integers; a file says nothing of what the host does."""
     made = quantized(net(), **settings, effort="fast")
@@ -248,12 +250,16 @@ def test_float_weights_behind_a_pair():
             xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
             wq = QuantizeLinear<axis=0>(w, ws, wz)  wd = DequantizeLinear<axis=0>(wq, ws, wz)
             wt = Transpose<perm=[1,0]>(wd)  y = MatMul(xd, wt) }""",
-        w=w, s=STEP, z=ZERO8, ws=steps, wz=np.zeros(3, np.int8),
-    )  # fmt: skip
-    found = read(graph)
+        w=w,
+        s=STEP,
+        z=ZERO8,
+        ws=steps,
+        wz=np.zeros(3, np.int8),
+    )
+    found = import_quantized_model(graph)
     assert [node.op_type for node in found.graph.graph] == ["MatMul"]
     want = np.clip(np.rint(w / steps[:, None]), -128, 127) * steps[:, None]
-    held = ir.const(found.graph.graph.node(0).inputs[1])
+    held = ir.const_value(found.graph.graph.node(0).inputs[1])
     np.testing.assert_allclose(held, want.T, rtol=1e-6)
     assert found.weights["wt"].axis == 1
     made = lo.quantize(graph, samples(graph), platform="generic")
@@ -270,10 +276,17 @@ def test_batch_norm_behind_channels():
         """g (float[N,2,4,4] x) => (float[N,3,4,4] y) {
             xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
             wd = DequantizeLinear<axis=0>(wq, ws)  c = Conv(xd, wd)  y = BatchNormalization(c, g, b, m, v) }""",
-        s=STEP, z=ZERO8, wq=integers, ws=steps, g=np.abs(one[0]) + 1, b=one[1], m=one[2], v=np.abs(one[0]) + 0.5,
-    )  # fmt: skip
+        s=STEP,
+        z=ZERO8,
+        wq=integers,
+        ws=steps,
+        g=np.abs(one[0]) + 1,
+        b=one[1],
+        m=one[2],
+        v=np.abs(one[0]) + 0.5,
+    )
     made = lo.quantize(graph, samples(graph), platform="generic")
-    held = next(ir.const(n.inputs[1]) for n in made.graph.graph if len(n.inputs) > 1)
+    held = next(ir.const_value(n.inputs[1]) for n in made.graph.graph if len(n.inputs) > 1)
     np.testing.assert_array_equal(held, integers)
 
 
@@ -282,9 +295,12 @@ def test_integers_in_and_out():
     graph = text(
         """g (uint8[N,2,4,4] x) => (int8[N,3,4,4] y) {
             xd = DequantizeLinear(x, s, u)  c = Conv(xd, w)  y = QuantizeLinear(c, s, z) }""",
-        s=STEP, u=np.uint8(128), z=ZERO8, w=few(3, 2, 1, 1),
-    )  # fmt: skip
-    found = read(graph)
+        s=STEP,
+        u=np.uint8(128),
+        z=ZERO8,
+        w=few(3, 2, 1, 1),
+    )
+    found = import_quantized_model(graph)
     assert found.notes == ("output 'y' was in integers; it is real now",)
     feed = {"x": np.random.default_rng(0).integers(0, 255, (3, 2, 4, 4)).astype(np.uint8)}
     [(_, got, _)] = FloatRunner(found.graph, {"y"}).run(feed)
@@ -299,9 +315,10 @@ def test_channels_of_an_activation():
     graph = text(
         """g (float[N,3,4,4] x) => (float[N,3,4,4] y) {
             xq = QuantizeLinear<axis=1>(x, s, z)  xd = DequantizeLinear<axis=1>(xq, s, z)  y = Relu(xd) }""",
-        s=np.array([0.5, 0.25, 0.125], np.float32), z=np.zeros(3, np.int8),
-    )  # fmt: skip
-    found = read(graph)
+        s=np.array([0.5, 0.25, 0.125], np.float32),
+        z=np.zeros(3, np.int8),
+    )
+    found = import_quantized_model(graph)
     assert found.activations["x"].scale == 2.0
     assert "each of 3 channels" in found.notes[0]
 
@@ -313,9 +330,12 @@ def test_wider_and_narrower_integers():
         """g (float[N,4] x) => (float[N,3] y) {
             xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
             wd = DequantizeLinear(w, ws)  y = Gemm<transB=1>(xd, wd) }""",
-        opset=21, s=np.float32(2.0**-12), z=np.int16(0), ws=np.float32(0.25),
+        opset=21,
+        s=np.float32(2.0**-12),
+        z=np.int16(0),
+        ws=np.float32(0.25),
         w=helper.make_tensor("w", TensorProto.INT4, (3, 4), values.tolist()),
-    )  # fmt: skip
+    )
     made = lo.quantize(graph, samples(graph), platform="generic")
     assert (made.plan.tensors["x"].scale, made.plan.tensors["x"].bits) == (4096.0, 16)
     assert made.plan.tensors["wd"].bits == 4
@@ -365,10 +385,11 @@ def test_refusals(body, says):
 def test_float8_is_refused():
     graph = text(
         "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear<output_dtype=17>(x, s)  y = DequantizeLinear(q, s) }",
-        opset=21, s=STEP,
-    )  # fmt: skip
+        opset=21,
+        s=STEP,
+    )
     with pytest.raises(lo.ModelError, match="its integers are float8e4m3fn; int4 to int32 are read"):
-        read(graph)
+        import_quantized_model(graph)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -405,7 +426,7 @@ def test_commands(tmp_path):
 def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
     """onnxruntime's uint8 activations on `generic`: the same ranges, 128 lower; around a Softmax made symmetric."""
     path = by_onnxruntime(nets.plain(), tmp_path, form=form)
-    grids = read(ir.load(path)).activations
+    grids = import_quantized_model(ir.load(path)).activations
     result = quantized(ir.load(path), platform="generic", effort="fast")
     held = {name: q for name, q in result.plan.tensors.items() if name in grids}
     assert sum(q.zero_point != 0 for q in held.values()) >= 3
@@ -413,8 +434,9 @@ def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
     net = nets.Net(4, 6, 6, seed=3)
     rows = net.node("Reshape", net.conv("x", (6, 4, 3, 3)), net.const(np.array([0, 6, 16], np.int64)))
     soft = net.node("Softmax", rows, axis=-1)
-    path = by_onnxruntime(net.graph(net.node("MatMul", soft, net.node("Transpose", soft, perm=[0, 2, 1]), out="y")),
-                          tmp_path)  # fmt: skip
+    path = by_onnxruntime(
+        net.graph(net.node("MatMul", soft, net.node("Transpose", soft, perm=[0, 2, 1]), out="y")), tmp_path
+    )
     made = quantized(ir.load(path), platform="generic", effort="fast")
     kinds = {node.op_type: node for node in made.graph.graph}
     assert "SoftmaxInt" in kinds

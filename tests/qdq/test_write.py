@@ -11,9 +11,9 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir
-from lingeronnx.qdq.difference import differences
-from lingeronnx.qdq.write import SCALES, scale_of, write
-from simulator import rows as instructions
+from lingeronnx.qdq.difference import measure_differences
+from lingeronnx.qdq.qdq_writer import SCALES_KEY, scale_from_step, write_qdq
+from simulator import instruction_sets as instructions
 from tests import nets
 from tests.nets import NETS, Net, quantized, samples
 from tests.targets.luna.dialects.helpers import model, some
@@ -35,7 +35,7 @@ def integers(proto, feeds, names, optimized):
 
 def counts(made, found, feeds):
     """The largest difference of each tensor, each operator given the same integers."""
-    return {row.tensor: row.worst for row in differences(made, found, feeds)}
+    return {row.tensor: row.worst for row in measure_differences(made, found, feeds)}
 
 
 @pytest.mark.sweep
@@ -48,7 +48,7 @@ def counts(made, found, feeds):
 def test_one_count_for_each_requantization(net, settings):
     """Law: from the same integers every operator gives the same ones, but for ties."""
     made = quantized(net(), **settings, effort="fast").graph
-    found = write(made)
+    found = write_qdq(made)
     proto = ir.to_proto(found.graph)
     onnx.checker.check_model(proto, full_check=True)
     assert [opset.version for opset in proto.opset_import] == [13]
@@ -62,7 +62,7 @@ def test_the_oracle_is_onnxruntime_alone(optimized):
     """One convolution, worked out here in plain Python from the file's own numbers, optimizer on and off."""
     net = Net(2, 3, 3)
     made = quantized(net.graph(net.conv("x", (2, 2, 3, 3), out="y")), effort="fast", **FREE).graph
-    found = write(made)
+    found = write_qdq(made)
     proto = ir.to_proto(found.graph)
     held = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     by_output = {name: node for node in proto.graph.node for name in node.output}
@@ -85,7 +85,7 @@ def test_the_oracle_is_onnxruntime_alone(optimized):
 
 def sums_are_exact():
     """Whether onnxruntime's products of bytes are: without instructions for them sums of two saturate in 16 bits."""
-    return (best := instructions.row()) is not None and best.name in ("avx512-vnni", "avx-vnni")
+    return (best := instructions.get_instruction_set()) is not None and best.name in ("avx512-vnni", "avx-vnni")
 
 
 @pytest.mark.parametrize("optimized", (False, True))
@@ -93,7 +93,7 @@ def test_whole_models_agree(optimized):
     """The classes of the digits, and all numbers within a few counts after nine layers."""
     exact = not optimized or sums_are_exact()
     made = lo.quantize("models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
-    found = write(made.graph)
+    found = write_qdq(made.graph)
     with np.load("models/digits_test.npz") as data:
         feed = data["input"]
     want = made(feed)
@@ -112,7 +112,7 @@ def test_what_is_real_between_is_named(name, between):
     made = lo.quantize(f"models/digits_{name}.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
     with np.load("models/digits_test.npz") as data:
         feed = {"input": data["input"][:64]}
-    rows = differences(made.graph, write(made.graph), feed)
+    rows = measure_differences(made.graph, write_qdq(made.graph), feed)
     assert {row.operator for row in rows if row.between} <= between
     assert max(row.mean for row in rows) < 0.5  # a step that went another way goes on from there: the worst is more
     assert max(row.worst for row in rows if not row.between) <= 1
@@ -129,7 +129,7 @@ def test_what_is_real_between_is_named(name, between):
 )
 def test_other_widths_take_opset_21(settings, kind):
     made = quantized(nets.plain(), platform="generic", effort="fast", **settings).graph
-    found = write(made)
+    found = write_qdq(made)
     proto = ir.to_proto(found.graph)
     onnx.checker.check_model(proto, full_check=True)
     assert [opset.version for opset in proto.opset_import] == [21]
@@ -143,10 +143,10 @@ def test_tables():
     a = net.node("Softsign", net.conv("x", (4, 4, 1, 1)))
     b = net.node("Elu", net.conv(a, (4, 4, 1, 1)), alpha=0.7)
     made = quantized(net.graph(net.conv(b, (4, 4, 1, 1), out="y")), platform="generic", effort="fast").graph
-    found = write(made)
+    found = write_qdq(made)
     kinds = {node.op_type for node in found.graph.graph}
     assert {"Softsign", "Gather"} <= kinds
-    rows = {row.tensor: row for row in differences(made, found, samples(made))}
+    rows = {row.tensor: row for row in measure_differences(made, found, samples(made))}
     assert rows[b].worst == 0
     assert rows[a].worst <= 1
 
@@ -169,7 +169,7 @@ def test_operators_of_vendors():
         constants={"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])},
     )
     graph.metadata_props["lingeronnx.platform"] = "generic"
-    found = write(graph)
+    found = write_qdq(graph)
     rows = counts(graph, found, {"x": np.random.default_rng(0).normal(size=x.shape).astype(np.float32)})
     assert set(rows) == {"q", "s", "g", "p", "m"}
     assert max(rows.values()) <= 1
@@ -178,12 +178,16 @@ def test_operators_of_vendors():
 def test_scales_are_kept_to_the_last_bit():
     """Those that y_scale does not give back stand in the metadata; powers of two need none."""
     made = quantized(nets.plain(), effort="fast", **FREE)
-    graph = write(made.graph).graph
-    exact = json.loads(graph.metadata_props[SCALES])
+    graph = write_qdq(made.graph).graph
+    exact = json.loads(graph.metadata_props[SCALES_KEY])
     steps = {n.inputs[1].name for n in graph.graph if n.op_type == "DequantizeLinear"}
-    read = {s for name in steps for s in np.ravel(exact.get(name, scale_of(ir.const(graph.graph.initializers[name]))))}
+    read = {
+        s
+        for name in steps
+        for s in np.ravel(exact.get(name, scale_from_step(ir.const_value(graph.graph.initializers[name]))))
+    }
     assert {s for q in made.plan.tensors.values() for s in q.scales.flat} <= {float(np.float32(s)) for s in read}
-    assert SCALES not in write(quantized(nets.plain(), effort="fast").graph).graph.metadata_props
+    assert SCALES_KEY not in write_qdq(quantized(nets.plain(), effort="fast").graph).graph.metadata_props
 
 
 def test_host_nodes_are_raised():
@@ -194,7 +198,7 @@ def test_host_nodes_are_raised():
     graph = net.graph("y")
     made = quantized(graph, platform="venus", skip=["type:Softmax", "type:ReduceSum"], effort="fast")
     feed = {name: a[:1] for name, a in samples(graph).items()}
-    proto = ir.to_proto(write(made.graph).graph)
+    proto = ir.to_proto(write_qdq(made.graph).graph)
     got = integers(proto, feed, ["y"], False)["y"]
     np.testing.assert_allclose(got, made.session().run(["y"], feed)[0], atol=0.02)
     assert {node.op_type for node in proto.graph.node} >= {"Softmax", "ReduceSum"}

@@ -16,15 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.formats import FORMATS
+from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.reference import STOCK, _arithmetic
+from lingeronnx.reference import ONNX_NATIVE_OPS, _arithmetic
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.arithmetic import CurveArithmetic, Reading
-from simulator.fixed import Rescale, luna_div
-from tests.examples import first
-from tests.naive import fixed
+from lingeronnx.targets.arithmetic import LutArithmetic, TableInputRule
+from simulator.fixed_point import Rescale, luna_divide
+from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, Net, quantized, samples
+from tests.oracles import fixed
 
 NAMES = [target.name for target in PLATFORMS]
 GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parents[1] / "golden")) / "luna"
@@ -100,7 +100,7 @@ def line():
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
-@pytest.mark.parametrize("build", first(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
 def test_networks(build, platform):
     """Every integer tensor of every small net is the same."""
     proto = ir.to_proto(quantized(build(), platform=platform, effort="fast").graph)
@@ -149,7 +149,7 @@ def test_shipped_model(platform):
 # ---- measured vectors ----------------------------------------------------------------------------------------------
 
 CASES = json.loads((GOLDEN / "index.json").read_text())["cases"]
-RUNNABLE = {cls.__name__ for cls in lo.reference_ops()} | set(STOCK)
+RUNNABLE = {cls.__name__ for cls in lo.reference_ops()} | set(ONNX_NATIVE_OPS)
 
 
 @pytest.mark.slow
@@ -251,8 +251,14 @@ def test_convolutions(kind, q_o, platform):
         agrees("Conv1dInt", [array(1, 4, 11)], [array(6, 4, 3), bias], platform, **attrs, **geometry)
     elif kind.startswith("turned"):
         group = 2 if "groups" in kind else 1
-        geometry = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [1, 2],
-                    "output_padding": [1, 0], "group": group}  # fmt: skip
+        geometry = {
+            "kernel_shape": [3, 2],
+            "strides": [2, 1],
+            "pads": [1, 0, 0, 1],
+            "dilations": [1, 2],
+            "output_padding": [1, 0],
+            "group": group,
+        }
         weight = array(4, 6 // group, 3, 2)
         agrees("ConvTranspose2dInt", [array(1, 4, 5, 6)], [weight, bias], platform, **attrs, **geometry)
     else:
@@ -344,8 +350,8 @@ def test_vendor_forms():
 
 def reads_wide(platform, op_type):
     """Whether the platform's table takes int16."""
-    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, CurveArithmetic)
-    return how is not None and how.reading is Reading.RIGHT_ONLY
+    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, LutArithmetic)
+    return how is not None and how.reading is TableInputRule.RIGHT_ONLY
 
 
 @pytest.mark.parametrize("platform", NAMES)
@@ -456,18 +462,18 @@ def test_arithmetic():
     rng = np.random.default_rng(0)
     for v in (*range(-40, 41), 2**40 + 1, -(2**40) - 1):
         for s in range(-3, 6):
-            assert _arithmetic.round_shift(v, s) == fixed.rsh(v, s)
+            assert _arithmetic.round_shift_half_up(v, s) == fixed.rsh(v, s)
     for ratio in (*np.exp(rng.uniform(-30, 10, 300)), 1.0, 0.5, 2.0**-20, 1 - 2.0**-53, 0.75):
         rescale = Rescale.from_ratio(float(ratio), 8)
-        assert _arithmetic.multiplier(float(ratio)) == (rescale.multiplier, rescale.shift)
+        assert _arithmetic.fixed_point_multiplier(float(ratio)) == (rescale.multiplier, rescale.shift)
     for n, d in zip(rng.integers(-(2**31), 2**31, 2000).tolist(), rng.integers(1, 2**31, 2000).tolist(), strict=True):
         for divisor in (d >> (n & 31) | 1, -d):
-            assert _arithmetic.divide(n, divisor, n & 3) == luna_div(n, divisor, n & 3)
+            assert _arithmetic.divide(n, divisor, n & 3) == luna_divide(n, divisor, n & 3)
 
 
 def test_no_operator_is_forgotten():
     """Every integer operator has a plain class, or ONNX's own is right on integers."""
-    missing = {form.name for form in FORMATS} - RUNNABLE
+    missing = {form.name for form in INTEGER_OPS} - RUNNABLE
     assert not missing, f"write a class for {missing} in lingeronnx/reference"
 
 

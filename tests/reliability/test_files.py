@@ -13,12 +13,12 @@ import pytest
 
 from lingeronnx import files
 from lingeronnx.errors import ConfigError
-from tests.cli.helpers import Here, samples, write_model
+from tests.cli.helpers import CommandFolder, samples, write_model
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills, locks and links as POSIX has them")
 
 
-def fails(here: Here, words: str, *args: object) -> None:
+def fails(here: CommandFolder, words: str, *args: object) -> None:
     """Run a command that must fail in one line with `words`, and change nothing."""
     before = here.files()
     result = here(*args)
@@ -33,7 +33,7 @@ def test_a_share_of_the_faults(kills: int) -> None:
     """Kills at some changes of the file system, full disks: old or new, and nothing stays."""
     args = ("--commands", "deploy", "simulate", "--kinds", "kill", "full", "--kills", str(kills))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.reliability.faults", *args], capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.reliability.command_faults", *args], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("\n| deploy") == done.stdout.count("\n| simulate") == 1
@@ -46,9 +46,9 @@ def test_a_share_of_the_faults(kills: int) -> None:
 def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
     """Nothing of the old one stays, nor a temporary name."""
     if not exchange:
-        monkeypatch.setattr(files, "_exchanged", lambda one, other: False)
+        monkeypatch.setattr(files, "_try_atomic_swap", lambda one, other: False)
     for text in ("old", "new"):
-        with files.replacing_folder(tmp_path / "place") as made:
+        with files.replace_folder(tmp_path / "place") as made:
             (made / text).write_text(text)
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["place", "place/new"]
 
@@ -58,13 +58,13 @@ def test_a_folder_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
     old = tmp_path / ".place.lingeronnx-1-00000000-old"
     old.mkdir()
     (old / "a").write_text("a")
-    files._swept.clear()
+    files._cleaned_folders.clear()
     files.write_text(tmp_path / "other", "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "place"]
     assert (tmp_path / "place" / "a").read_text() == "a"
 
 
-def test_the_folder_one_is_in_is_not_replaced(quant: Here) -> None:
+def test_the_folder_one_is_in_is_not_replaced(quant: CommandFolder) -> None:
     """A shell would be left in a folder that is gone."""
     place = quant.folder / "board"
     place.mkdir()
@@ -72,7 +72,7 @@ def test_the_folder_one_is_in_is_not_replaced(quant: Here) -> None:
     fails(quant, "it is the folder this command runs in", "deploy", "../tiny_quant.onnx", "-o", ".")
 
 
-def test_a_dump_leaves_other_files(quant: Here) -> None:
+def test_a_dump_leaves_other_files(quant: CommandFolder) -> None:
     """Those of an older dump go, others stay, and are the same files."""
     dump = quant.folder / "dump"
     (dump / "mine").mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_dump_leaves_other_files(quant: Here) -> None:
     assert 0 < len(left) < sum(name.startswith("dump/0") for name in first)
 
 
-def test_no_empty_folder_stays(here: Here) -> None:
+def test_no_empty_folder_stays(here: CommandFolder) -> None:
     """A command that fails leaves no new folder."""
     np.savez("bad.npz", z=samples(), a=samples())
     for args in (
@@ -102,7 +102,7 @@ def test_no_empty_folder_stays(here: Here) -> None:
 # ---- what is there -----------------------------------------------------------------------------------------------
 
 
-def test_devices_and_pipes_are_not_replaced(quant: Here) -> None:
+def test_devices_and_pipes_are_not_replaced(quant: CommandFolder) -> None:
     """They are refused before any work."""
     os.mkfifo("pipe")
     for target, what in (("/dev/null", "a device"), ("pipe", "a pipe")):
@@ -112,7 +112,7 @@ def test_devices_and_pipes_are_not_replaced(quant: Here) -> None:
     assert Path("pipe").is_fifo()
 
 
-def test_links_stay_links(quant: Here) -> None:
+def test_links_stay_links(quant: CommandFolder) -> None:
     """The file that a link leads to is replaced, one that is not there is made; a link to itself is refused."""
     Path("far").mkdir()
     Path("far/a.onnx").write_text("old")
@@ -131,8 +131,8 @@ def test_what_a_living_run_writes_is_not_touched(tmp_path: Path) -> None:
     """Names without a lock go, those of other programs and those that are locked stay."""
     for name in (".a.onnx.lingeronnx-999999-0123abcd.onnx", ".a.onnx.tmp", "b.lingeronnx-1-0123abcd"):
         (tmp_path / name).write_text("")
-    with files.replacing(tmp_path / "living") as living:
-        files._swept.clear()
+    with files.replace_file(tmp_path / "living") as living:
+        files._cleaned_folders.clear()
         files.write_text(tmp_path / "c", "")
         assert living.exists()
         found = sorted(p.name for p in tmp_path.iterdir())
@@ -142,7 +142,7 @@ def test_what_a_living_run_writes_is_not_touched(tmp_path: Path) -> None:
 def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
     """What cannot be made is told in one line."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot make the folder"), files.making(tmp_path / "file"):
+    with pytest.raises(ConfigError, match="cannot make the folder"), files.created_folder(tmp_path / "file"):
         pytest.fail("it was made")
 
 
@@ -151,15 +151,15 @@ def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
 
 def test_names_in_a_readme_are_shown_as_they_are() -> None:
     """Bars, tags and line breaks make no cell, no element and no line."""
-    from lingeronnx.deployment.markdown import literal
+    from lingeronnx.deployment.markdown import escape_markdown
 
-    assert literal("a_b/c.1:0") == "a_b/c.1:0"
-    assert literal("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"
+    assert escape_markdown("a_b/c.1:0") == "a_b/c.1:0"
+    assert escape_markdown("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", ["labels", "label", "x.npy", "a|b<i>", "file", "日本"])
-def test_verify_takes_golden_inputs_of_any_name(here: Here, name: str) -> None:
+def test_verify_takes_golden_inputs_of_any_name(here: CommandFolder, name: str) -> None:
     """What deploy wrote for `verify` is what verify takes."""
     model = onnx.load(write_model(here.folder / "named.onnx", TEXT))
     model.graph.input[0].name = model.graph.node[0].input[0] = name

@@ -16,15 +16,15 @@ from onnx import TensorProto, helper
 from lingeronnx.errors import DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec, archives
-from lingeronnx.run.runners import patience
-from tests.cli.helpers import TINY, Here, samples, write_model
+from lingeronnx.run.runners import loop_timeout
+from tests.cli.helpers import TINY, CommandFolder, samples, write_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
 SPEC = InputSpec("x", (None, 4), np.dtype(np.float32))
 
 
-def told(here: Here, words: str, *args: object) -> None:
+def told(here: CommandFolder, words: str, *args: object) -> None:
     """Run a command that must fail in one line with `words`."""
     result = here(*args)
     assert result.exit_code == 1, result.output
@@ -66,7 +66,7 @@ def loop(turns: int, goes_on: str = "Identity") -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("command", ["quantize", "simulate"])
-def test_functions_that_double(here: Here, command: str) -> None:
+def test_functions_that_double(here: CommandFolder, command: str) -> None:
     """They are counted before one is inlined."""
     onnx.save(doubling(40), "deep.onnx")
     assert os.path.getsize("deep.onnx") < 4000
@@ -83,7 +83,7 @@ def test_functions_that_are_few() -> None:
         ir.from_proto(proto)
 
 
-def test_a_loop_without_end(here: Here) -> None:
+def test_a_loop_without_end(here: CommandFolder) -> None:
     """The turns of a loop whose number stands in the file are counted, those of loops in it too."""
     onnx.save(loop(1 << 62), "loop.onnx")
     assert os.path.getsize("loop.onnx") < 400
@@ -91,9 +91,9 @@ def test_a_loop_without_end(here: Here) -> None:
     ir.from_proto(loop(1000))
 
 
-def test_a_loop_whose_end_is_computed(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_whose_end_is_computed(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of it ends after a while."""
-    monkeypatch.setattr(patience, "_SECONDS", 0.5)
+    monkeypatch.setattr(loop_timeout, "_DEFAULT_TIMEOUT_SECONDS", 0.5)
     onnx.save(loop(1 << 62, "Not"), "loop.onnx")
     np.savez("four.npz", x=np.ones((2, 4), np.float32))
     told(here, "its loops turned for 0.5 seconds", "simulate", "loop.onnx", "--input", "four.npz")
@@ -113,7 +113,7 @@ EXTERNAL = {
 
 
 @pytest.mark.parametrize("case", EXTERNAL)
-def test_external_data(here: Here, case: str) -> None:
+def test_external_data(here: CommandFolder, case: str) -> None:
     """No more is read than the file has, and from no pipe."""
     entries, words = EXTERNAL[case]
     os.mkfifo("pipe")
@@ -139,10 +139,10 @@ def test_a_large_archive_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     rows = np.arange(4000, dtype=np.float32).reshape(1000, 4)
     np.savez_compressed(tmp_path / "a.npz", x=rows, labels=np.arange(1000), words=np.array(["a", "b"]))
     whole = list(Data(str(tmp_path / "a.npz"), [SPEC]).batches(64))
-    monkeypatch.setattr(archives, "_PIECE", 8192)
+    monkeypatch.setattr(archives, "_CHUNK_BYTES", 8192)
     sizes: list[int] = []
-    read = archives._rows
-    monkeypatch.setattr(archives, "_rows", lambda *args: sizes.append(args[2]) or read(*args))
+    read = archives._read_rows
+    monkeypatch.setattr(archives, "_read_rows", lambda *args: sizes.append(args[2]) or read(*args))
     parts = list(Data(str(tmp_path / "a.npz"), [SPEC]).batches(64))
     np.testing.assert_array_equal(*(np.concatenate([f["x"] for f, _ in found]) for found in (whole, parts)))
     np.testing.assert_array_equal(np.concatenate([labels for _, labels in parts]), np.arange(1000))
@@ -152,10 +152,10 @@ def test_a_large_archive_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     assert sum(sizes) < 1000
 
 
-def test_an_archive_that_must_be_unpacked_as_a_whole(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_must_be_unpacked_as_a_whole(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may take so much memory; where it takes more, nothing is unpacked."""
-    monkeypatch.setattr(archives, "_PIECE", 1 << 16)
-    monkeypatch.setattr(archives, "_MOST", 1 << 18)
+    monkeypatch.setattr(archives, "_CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(archives, "_MAX_BYTES", 1 << 18)
     packed("big.npz", 1 << 16, name="other")
     words = "unpacks to 1048576 bytes, of which 1048576 are needed at once; 262144 are the limit"
     graph = helper.make_graph(
@@ -166,7 +166,7 @@ def test_an_archive_that_must_be_unpacked_as_a_whole(here: Here, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["lie.npz", "lie.npy"])
-def test_a_header_that_lies(here: Here, name: str) -> None:
+def test_a_header_that_lies(here: CommandFolder, name: str) -> None:
     """A shape of terabytes over a few bytes is a damaged file."""
     with open("lie.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4)})
@@ -176,13 +176,13 @@ def test_a_header_that_lies(here: Here, name: str) -> None:
     told(here, f"{name} is not a readable", "simulate", "tiny.onnx", "--input", name)
 
 
-def test_pipes_are_no_data(here: Here) -> None:
+def test_pipes_are_no_data(here: CommandFolder) -> None:
     """Nobody waits for a pipe that nobody writes into."""
     os.mkfifo("pipe.npz")
     told(here, "it is a pipe, no regular file", "simulate", "tiny.onnx", "--input", "pipe.npz")
 
 
-def test_empty_samples_without_end(here: Here) -> None:
+def test_empty_samples_without_end(here: CommandFolder) -> None:
     """A generator of them is left after a while, at the first look and in the run."""
     Path("gen.py").write_text(
         "import numpy as np\ndef f():\n    while True: yield np.zeros((0, 2, 4, 4), np.float32)\n"
@@ -207,7 +207,7 @@ def write_png_header(path: str, width: int, height: int) -> None:
     Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + checked)
 
 
-def test_large_pictures(here: Here) -> None:
+def test_large_pictures(here: CommandFolder) -> None:
     """Of files and for models there is a limit in pixels."""
     pytest.importorskip("PIL.Image")
     write_model(here.folder / "tiny.onnx", TINY)
@@ -222,7 +222,7 @@ def test_large_pictures(here: Here) -> None:
     )
 
 
-def test_one_line_of_a_log(quant: Here) -> None:
+def test_one_line_of_a_log(quant: CommandFolder) -> None:
     """Spaces and digits without end cost no more than their reading."""
     gap, line = " " * 200_000, "crc32_calc = 0x1, data = [0x1-0x1-0x1], name = "
     Path("log.txt").write_text(f"{line}{gap}y##_{'1' * 5000}{gap}z\ncrc32_calc{gap}\n")

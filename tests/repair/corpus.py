@@ -147,12 +147,23 @@ def shadowed():
 
 
 MODELS = {
-    "cyclic": cyclic, "own_output": own_output, "no_initializers": no_initializers, "huge_input": huge_input,
-    "huge_weight": huge_weight, "negative_size": negative_size, "huge_reshape": huge_reshape,
-    "nested": lambda: nested(5), "recursive_function": recursive_function, "no_scale": no_scale,
-    "no_output": no_output, "lost_output": lost_output, "all_empty_names": all_empty_names,
-    "outside_data": outside_data, "unknown_opset": unknown_opset, "shadowed": shadowed,
-}  # fmt: skip
+    "cyclic": cyclic,
+    "own_output": own_output,
+    "no_initializers": no_initializers,
+    "huge_input": huge_input,
+    "huge_weight": huge_weight,
+    "negative_size": negative_size,
+    "huge_reshape": huge_reshape,
+    "nested": lambda: nested(5),
+    "recursive_function": recursive_function,
+    "no_scale": no_scale,
+    "no_output": no_output,
+    "lost_output": lost_output,
+    "all_empty_names": all_empty_names,
+    "outside_data": outside_data,
+    "unknown_opset": unknown_opset,
+    "shadowed": shadowed,
+}
 
 
 def deep(levels):

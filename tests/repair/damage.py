@@ -105,7 +105,7 @@ def double_dequant(model, rng):
     return True
 
 
-def twin_dequant(model, rng):
+def duplicate_dequant(model, rng):
     """Write a Dequant twice, under the same names."""
     if not _dequants(model):
         return False
@@ -177,7 +177,7 @@ def wrong_input_type(model, rng):
     return True
 
 
-def stale_notes(model, rng):
+def add_stale_value_info(model, rng):
     """Note wrong types, wrong shapes and tensors that are not there."""
     notes = model.graph.value_info
     notes.append(helper.make_tensor_value_info("gone", TensorProto.FLOAT, [3]))
@@ -188,7 +188,7 @@ def stale_notes(model, rng):
     return True
 
 
-def lose_edge(model, rng):
+def break_edge(model, rng):
     """Let the readers of a tensor read a name that nobody writes."""
     made = {name for n in model.graph.node for name in n.output if n.op_type != "Constant"} - _outputs(model)
     edges = sorted({name for n in model.graph.node for name in n.input if name in made})
@@ -203,6 +203,19 @@ def lose_edge(model, rng):
     return True
 
 
-DAMAGES = (remove_dequant, wrong_scale, extra_dequant, double_dequant, twin_dequant, add_identity, identity_at_output,
-           shuffle, same_names, wrong_output_type, wrong_input_type, stale_notes, lose_edge)  # fmt: skip
-LOSING = (lose_edge,)
+DAMAGES = (
+    remove_dequant,
+    wrong_scale,
+    extra_dequant,
+    double_dequant,
+    duplicate_dequant,
+    add_identity,
+    identity_at_output,
+    shuffle,
+    same_names,
+    wrong_output_type,
+    wrong_input_type,
+    add_stale_value_info,
+    break_edge,
+)
+LOSING = (break_edge,)

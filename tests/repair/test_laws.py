@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, note
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.repair import REPAIRS, fix_dequant, repair
-from lingeronnx.repair.engine import mend
-from lingeronnx.repair.view import GraphView
+from lingeronnx.repair import REPAIRS, fix_dequant, repair_model
+from lingeronnx.repair.engine import apply_edits
+from lingeronnx.repair.graph_view import GraphView
 from lingeronnx.targets import PLATFORMS
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import NETS, Net, quantized, samples
-from tests.repair.damage import DAMAGES, LOSING, extra_dequant, same_names, twin_dequant
+from tests.repair.damage import DAMAGES, LOSING, duplicate_dequant, extra_dequant, same_names
 from tests.repair.helpers import edges, outputs
 
 HERE = Path(__file__).resolve()
@@ -68,7 +68,9 @@ def damaged(model, damages, seed):
     """Return a damaged copy of `model`, and whether an edge was lost."""
     copy, rng, lost = onnx.ModelProto(), Random(seed), False
     copy.CopyFrom(model)
-    for damage in sorted(damages, key=lambda damage: damage is twin_dequant):  # what comes later would hit one twin
+    for damage in sorted(
+        damages, key=lambda damage: damage is duplicate_dequant
+    ):  # what comes later would hit one twin
         if damage(copy, rng):
             note(damage.__name__)
             lost |= damage in LOSING
@@ -77,19 +79,19 @@ def damaged(model, damages, seed):
 
 def mended(model, lost):
     """Return the repaired model, which a second repair does not change; None where it was refused and may be."""
-    report = repair(model)
+    report = repair_model(model)
     if report.fatal:
         note(report.fatal[0].text)
         assert lost, report.fatal[0]
         return None
     before = model.SerializeToString(deterministic=True)
-    assert not repair(model).edits
+    assert not repair_model(model).edits
     assert model.SerializeToString(deterministic=True) == before
     return model
 
 
 @pytest.mark.slow
-@examples(60, suppress_health_check=[HealthCheck.too_slow])
+@limit_examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(MODELS),
     st.sampled_from(ROWS),
@@ -108,7 +110,7 @@ def test_mended_computes_the_same(build, platform, damages, seed):
             np.testing.assert_array_equal(have[name], want[name])
 
 
-@examples(150, suppress_health_check=[HealthCheck.too_slow])
+@limit_examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(RIGHT), st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6), st.integers(0, 1 << 30))
 def test_mended_has_the_same_edges(path, damages, seed):
     """Graphs with all kinds of float heads get their Dequants back where they were."""
@@ -143,12 +145,12 @@ def damaged_quietly(model, damages, seed):
     """Return a damaged copy, outside hypothesis."""
     copy, rng = onnx.ModelProto(), Random(seed)
     copy.CopyFrom(model)
-    for damage in sorted(damages, key=lambda damage: damage is twin_dequant):
+    for damage in sorted(damages, key=lambda damage: damage is duplicate_dequant):
         damage(copy, rng)
     return copy
 
 
-@examples(100, suppress_health_check=[HealthCheck.too_slow])
+@limit_examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(RIGHT[0].parent.glob("*.onnx"))),
     st.lists(st.sampled_from(DAMAGES), max_size=6),
@@ -167,7 +169,7 @@ def test_a_finding_carries_its_edits(path, damages, seed):
         assert all(finding.edits for finding in found if finding.level == "wrong")
         assert not any(finding.edits for finding in found if finding.level != "wrong")
         assert len({id(edit) for edit in carried}) == len(carried)
-        done = mend(view, found)
+        done = apply_edits(view, found)
         assert {id(edit) for edit in done} == {id(edit) for edit in carried}
         assert (model.SerializeToString(deterministic=True) != before) == bool(done)
         if any(finding.level == "fatal" for finding in found):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from lingeronnx import cli
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.repair.damage import DAMAGES
 
 HERE = Path(__file__).resolve()
@@ -24,8 +24,8 @@ GRAPHS = sorted((HERE.parents[1] / "golden" / "dequant").glob("*.onnx"))
 STANDARD = ("Identity", "Concat", "If", "Loop", "Gather", "Clip", "Resize", "Where", "Split", "Cast", "ArgMax")
 QUANTIZED = ("Dequant", "Quant", "LSTMInt", "GRUInt", "Gather", "ArgMax", "Nothing", "iqCat")
 
-quick = examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-few = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = limit_examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = limit_examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def command(path, *options):

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.errors import ConfigError, ModelError, RepairError
-from lingeronnx.repair import REPAIRS, fix_dequant, repair
-from lingeronnx.repair.check import run
+from lingeronnx.repair import REPAIRS, fix_dequant, repair_model
+from lingeronnx.repair.trial_run import run_repaired_graph
 from tests.repair.helpers import FC, edges, graph, outputs
 
 LAYER = "[q] q = thinker.Quant<scale_x=64.0, data_bits=8>(x) "
@@ -24,15 +24,15 @@ def texts(report, level="wrong"):
 def fixed(body, **kinds):
     """Return (model, report) of a repair that must succeed and change nothing a second time."""
     model = graph(body, **kinds)
-    report = repair(model)
+    report = repair_model(model)
     assert not report.fatal, report.fatal
-    assert not repair(model).edits
+    assert not repair_model(model).edits
     return model, report
 
 
 def refused(body, **kinds):
     """Return what is said of a graph that cannot be repaired."""
-    report = repair(graph(body, **kinds))
+    report = repair_model(graph(body, **kinds))
     assert report.fatal
     return texts(report, "fatal")
 
@@ -148,7 +148,7 @@ def test_clip():
         for name, bound in (("low", 0), ("high", 6)):
             model.graph.initializer.append(numpy_helper.from_array(np.array(bound, dtype), name))
         model.graph.node[2].name = "r"
-        assert not repair(model).fatal
+        assert not repair_model(model).fatal
         assert edges(model)["s[0]"] == where
 
 
@@ -157,7 +157,7 @@ def test_unknown_operators(domain, op_type, kind):
     """Outside the quantized domains an unknown operator is float, inside it is told by its attributes."""
     model = graph(f"{ONE} [m] m = {domain}.{op_type}<scale_o=4.0>(f) [s] y = Softmax<axis=1>(m)")
     model.opset_import.append(helper.make_opsetid("own", 1))
-    report = repair(model)
+    report = repair_model(model)
     assert not report.fatal
     assert edges(model)["m[0]"][2] == kind
     assert edges(model)["s[0]"][2] == (None if domain == "own" else 4.0)
@@ -268,7 +268,7 @@ def test_lost_weight():
     """A weight is nothing that a tensor could stand in for."""
     model = graph(f"{ONE} [d] y = {DEQUANT}(f)")
     del model.graph.initializer[0]
-    said = texts(repair(model), "fatal")
+    said = texts(repair_model(model), "fatal")
     assert said == [
         "LinearInt f reads 'w', which nobody writes; nothing that is computed for nobody fits; export the model again"
     ]
@@ -288,10 +288,10 @@ def test_notes():
     model = graph(f"{ONE} [d] d = {DEQUANT}(f) [s] y = Softmax<axis=1>(d)")
     kinds = (("gone", 1, [1, 4]), ("f", 1, [1, 4]), ("d", 3, [1, 4]), ("q", 3, [1, 5]), ("s", 1, None))
     model.graph.value_info.extend(helper.make_tensor_value_info(*kind) for kind in kinds)
-    report = repair(model)
+    report = repair_model(model)
     assert {v.name: v.type.tensor_type.elem_type for v in model.graph.value_info} == {"f": 3, "d": 1}
     assert {f.tensor for f in report.wrong} == {"gone", "f", "d", "q", "s"}
-    assert not repair(model).edits
+    assert not repair_model(model).edits
 
 
 def test_scales_that_disagree():
@@ -312,7 +312,7 @@ def test_states(attributes, scale):
     shape = {"inputs": "float[1, 3, 4] x", "outputs": "float[1, 3, 4] y, float[1, 1, 4] z"}
     model = graph(body, **shape)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(16, np.int32), "c0"))
-    assert not repair(model).fatal
+    assert not repair_model(model).fatal
     assert edges(model)["t[0]"] == ["l", 0, 128.0]
     assert edges(model)["u[0]"] == ["l", 1, scale]
 
@@ -323,7 +323,7 @@ def test_third_generation():
         [f] f = linger.QLinear<x_bits=8, w_bits=8, o_bits=8, scale_x=64.0, scale_w=64.0, scale_o=16.0>(q, w, b)
         [s] y = Softmax<axis=1>(f)""")
     model.opset_import.append(helper.make_opsetid("linger", 1))
-    assert not repair(model).fatal
+    assert not repair_model(model).fatal
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
     assert {n.domain for n in model.graph.node if n.op_type == "Dequant"} == {"linger"}
 
@@ -383,16 +383,16 @@ def test_external_data(tmp_path):
 def test_run():
     """The run tells shapes, types and ranges; what fails is told with its node."""
     model, _ = fixed(f"{ONE} [s] y = Softmax<axis=1>(f)")
-    (output,) = run(model).outputs
+    (output,) = run_repaired_graph(model).outputs
     assert (output.name, list(output.shape), output.dtype) == ("y", [1, 4], "float32")
     assert 0 <= output.low <= output.high <= 1
-    assert run(model) == run(model)
+    assert run_repaired_graph(model) == run_repaired_graph(model)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4)).astype(np.float32)}
     assert output.high == outputs(model, feeds)["y"].max()
     model.graph.node.append(helper.make_node("Mystery", ["y"], ["z"], name="strange", domain="own"))
     model.opset_import.append(helper.make_opsetid("own", 1))
     model.graph.output[0].name = "z"
-    assert "own:Mystery" in run(model).error
+    assert "own:Mystery" in run_repaired_graph(model).error
 
 
 BATCH_NORM = "[n] n = thinker.BatchNorm2dInt<data_bits=8, parameter_bits=8, o_bits=8, {}>(f, a, z)"
@@ -406,7 +406,7 @@ def test_batch_norm_of_the_oldest_files():
     assert edges(model)["s[0]"] == ["n", 0, 8.0]
     stays = f"{ONE} {BATCH_NORM.format(SUM)} [d] d = thinker.Dequant<scale_o=8.0>(n) [s] y = Softmax<axis=1>(d)"
     model = graph(stays, inputs="float[1, 4] x, int8[4] a, int32[4] z")
-    assert not [f for f in repair(model).findings if f.repair == "dequants"]
+    assert not [f for f in repair_model(model).findings if f.repair == "dequants"]
 
 
 MISSING_SCALE = (
@@ -428,7 +428,7 @@ def test_a_missing_output_scale_is_not_the_inputs(node):
     assert text.startswith("Softmax s needs a Dequant of 'n', int")
     assert text.endswith("whose scale is said nowhere")
     model = graph(f"{ONE} {node} [d] d = thinker.Dequant<scale_o=2.0>(n) [s] y = Softmax<axis=1>(d)", **kinds)
-    repair(model)
+    repair_model(model)
     assert edges(model)["s[0]"] == ["n", 0, 2.0]
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lingeronnx.repair.report import Edit, RepairFinding, RepairReport, number
+from lingeronnx.repair.report import Edit, RepairFinding, RepairReport, format_scale
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from lingeronnx.repair.report import Edit, RepairFinding, RepairReport, number
     [(8.0, "2^3"), (0.5, "2^-1"), (1, "2^0"), (0.3, "0.3"), (1 / 3, "0.333333"), (None, "none"), (math.inf, "inf")],
 )
 def test_scales_are_powers_of_two_where_they_are(scale, text):
-    assert number(scale) == text
+    assert format_scale(scale) == text
 
 
 def test_findings_are_sorted_by_what_becomes_of_them():

@@ -6,9 +6,18 @@ import pytest
 from onnx import helper
 
 from lingeronnx.graph import ir, operators
-from lingeronnx.run.runners.batching import Batching, apart, batching, copies, filled, flat, placed, repeated
+from lingeronnx.run.runners.batching import (
+    Batching,
+    align_array,
+    choose_batching,
+    flatten_padded,
+    pad_to_vector,
+    repeat_samples,
+    repeats_to_fill_vectors,
+    split_aligned,
+)
 from lingeronnx.run.runners.float_fallbacks import FloatFallback
-from simulator.kernel import Spec
+from simulator.kernel import TensorSpec
 
 COUNT = 17
 SHAPES = [(1,), (7,), (10,), (16,), (61,), (3, 5), (7, 33), (5, 16), (3, 3, 5), (4, 8, 8), (2, 9, 33)]
@@ -19,7 +28,7 @@ WITHIN = ("Asin", "Acos", "Atanh")
 def _nodes(kind, rank):
     """Return the nodes of a kind of island, x to y, and its constants; None where it is of no such rank."""
     many = np.linspace(0.5, 1.5, 8, dtype=np.float32)
-    if kind in operators.REDUCES or kind == "GlobalAveragePool":
+    if kind in operators.REDUCTION_KINDS or kind == "GlobalAveragePool":
         if kind == "GlobalAveragePool":
             return ([helper.make_node(kind, ["x"], ["y"])], {}) if rank > 1 else None
         return [helper.make_node(kind, ["x", "axes"], ["y"])], {"axes": np.array([-1])}
@@ -39,10 +48,13 @@ def _nodes(kind, rank):
         nodes = [helper.make_node("Mul", ["x", "many"], ["a"]), helper.make_node("Softplus", ["a"], ["y"])]
         return nodes, {"many": None}
     if kind == "a function of a part":
-        nodes = [helper.make_node("Softplus", ["x"], ["a"]), helper.make_node("Slice", ["a", "s", "e", "t"], ["b"]),
-                 helper.make_node("Elu", ["b"], ["y"])]  # fmt: skip
+        nodes = [
+            helper.make_node("Softplus", ["x"], ["a"]),
+            helper.make_node("Slice", ["a", "s", "e", "t"], ["b"]),
+            helper.make_node("Elu", ["b"], ["y"]),
+        ]
         return nodes, {"s": np.array([0]), "e": np.array([5]), "t": np.array([rank])}
-    axis = {"axis": -1} if kind in operators.ROWS or kind in ("LpNormalization",) else {}
+    axis = {"axis": -1} if kind in operators.SOFTMAX_FAMILY_OPS or kind in ("LpNormalization",) else {}
     axis = {"axes": [-1]} if kind == "MeanVarianceNormalization" else axis
     return [helper.make_node(kind, ["x"], ["y"], **axis)], {}
 
@@ -59,12 +71,15 @@ def _fallback(kind, shape):
             array = rng.uniform(0.5, 1.5, (shape[-1], 9) if name == "w" else shape[-1:]).astype(np.float32)
         constants[name] = array[: shape[0]] if name in ("g", "b") else array
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", *shape])], [helper.make_empty_tensor_value_info("y")],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", *shape])],
+        [helper.make_empty_tensor_value_info("y")],
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )  # fmt: skip
+    )
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
     fallback = FloatFallback(model, list(model.graph), ())
-    fallback.infer(Spec((1, *shape), np.float32))
+    fallback.infer(TensorSpec((1, *shape), np.float32))
     return fallback
 
 
@@ -77,12 +92,19 @@ def _data(kind, shape):
 
 
 KINDS = [
-    *(kind for kind in sorted(operators.ONE_TENSOR) if kind != "Swish"),  # which opset 20 has not
-    *sorted(operators.ROWS), *sorted(operators.REDUCES),
-    "InstanceNormalization", "LpNormalization", "MeanVarianceNormalization",
+    *(kind for kind in sorted(operators.UNARY_ELEMENTWISE_OPS) if kind != "Swish"),  # which opset 20 has not
+    *sorted(operators.SOFTMAX_FAMILY_OPS),
+    *sorted(operators.REDUCTION_KINDS),
+    "InstanceNormalization",
+    "LpNormalization",
+    "MeanVarianceNormalization",
     "a norm and a function",
-    "GlobalAveragePool", "MatMul", "two functions", "a function of each channel", "a function of a part",
-]  # fmt: skip
+    "GlobalAveragePool",
+    "MatMul",
+    "two functions",
+    "a function of each channel",
+    "a function of a part",
+]
 
 
 @pytest.mark.sweep
@@ -124,7 +146,10 @@ def test_any_batch_gives_the_same_numbers(kind):
 )
 def test_how_samples_are_run(kind, shape, how):
     fallback = _fallback(kind, shape)
-    assert batching(fallback._nodes, fallback.proto.graph.initializer, [Spec((1, *shape), np.float32)] * 2) is how
+    assert (
+        choose_batching(fallback._nodes, fallback.proto.graph.initializer, [TensorSpec((1, *shape), np.float32)] * 2)
+        is how
+    )
 
 
 @pytest.mark.parametrize("kind", ["InstanceNormalization", "LpNormalization", "MeanVarianceNormalization"])
@@ -136,7 +161,7 @@ def test_repeated_samples_have_the_bits_of_a_sample_alone(kind):
         if fallback is None or fallback._batching is not Batching.REPEATED:
             continue
         tried += 1
-        alone = [fallback.together(apart(x[i : i + 1]))[0] for i in range(COUNT)]
+        alone = [fallback.together(split_aligned(x[i : i + 1]))[0] for i in range(COUNT)]
         assert fallback(x)[0].tobytes() == np.concatenate(alone).tobytes(), shape
     assert tried > 3
 
@@ -149,7 +174,7 @@ def test_what_mixes_samples_is_not_repeated():
     )
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     fallback = FloatFallback(model, list(model.graph), ())
-    fallback.infer(Spec((1, 12), np.float32))
+    fallback.infer(TensorSpec((1, 12), np.float32))
     x = _data("Relu", (12,))
     want = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
     for rows in (slice(None), slice(3, 4), slice(5, 7)):
@@ -158,24 +183,29 @@ def test_what_mixes_samples_is_not_repeated():
 
 def test_samples_apart_begin_on_lines():
     x = np.arange(21, dtype=np.int16).reshape(3, 7)
-    rows = apart(x)
+    rows = split_aligned(x)
     assert np.concatenate(rows).tolist() == x.tolist()
     assert all(row.ctypes.data % 64 == 0 and row.flags.c_contiguous for row in rows)
-    assert placed(x[:, 1:]).ctypes.data % 64 == 0
-    assert placed(x[:, 1:]).tolist() == x[:, 1:].tolist()
+    assert align_array(x[:, 1:]).ctypes.data % 64 == 0
+    assert align_array(x[:, 1:]).tolist() == x[:, 1:].tolist()
 
 
 def test_samples_that_are_repeated_begin_on_a_line():
     x = np.arange(40, dtype=np.float32).reshape(2, 4, 5)
-    rows = repeated(x, 4)
+    rows = repeat_samples(x, 4)
     assert rows.shape == (8, 4, 5)
     assert rows.ctypes.data % 64 == 0
     assert rows[::4].tolist() == rows[3::4].tolist() == x.tolist()
-    assert copies([Spec((1, 4, 5), np.float32), Spec((1, 2), np.float32), Spec((1,), np.float32)]) == 16
-    assert copies([Spec((1, 4, 5), np.float32), Spec((1, 16), np.float32)]) == 4
+    assert (
+        repeats_to_fill_vectors(
+            [TensorSpec((1, 4, 5), np.float32), TensorSpec((1, 2), np.float32), TensorSpec((1,), np.float32)]
+        )
+        == 16
+    )
+    assert repeats_to_fill_vectors([TensorSpec((1, 4, 5), np.float32), TensorSpec((1, 16), np.float32)]) == 4
 
 
 def test_what_is_filled_repeats_the_last():
-    assert filled(np.arange(3)).tolist() == [0, 1, *[2] * 14]
-    assert filled(np.arange(16)).tolist() == list(range(16))
-    assert flat(np.zeros((3, 6))).shape == (32,)
+    assert pad_to_vector(np.arange(3)).tolist() == [0, 1, *[2] * 14]
+    assert pad_to_vector(np.arange(16)).tolist() == list(range(16))
+    assert flatten_padded(np.zeros((3, 6))).shape == (32,)

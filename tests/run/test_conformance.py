@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.formats import FORMATS
+from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS
 
@@ -31,7 +31,7 @@ def golden():
 
 
 LUNA, VENDOR = golden() / "luna", golden() / "vendor"
-KNOWN = {name for form in FORMATS for name in form.names} | {"Constant"}
+KNOWN = {name for form in INTEGER_OPS for name in form.names} | {"Constant"}
 CASES = [
     case
     for case in json.loads((LUNA / "index.json").read_text())["cases"]

@@ -67,13 +67,17 @@ def from_module(folder):
 
 
 LABELLED = (
-    npz, npz_other_key, folder_of_npz, from_file, from_module,
+    npz,
+    npz_other_key,
+    folder_of_npz,
+    from_file,
+    from_module,
     lambda folder: {"image": X, "labels": LABELS},
     lambda folder: [({"image": X[:2]}, LABELS[:2]), ({"image": X[2:]}, LABELS[2:])],
     lambda folder: (({"image": X[i : i + 1]}, LABELS[i : i + 1]) for i in range(7)),
     lambda folder: lambda: iter([{"image": X, "labels": LABELS}]),
     lambda folder: [(X, LABELS)],
-)  # fmt: skip
+)
 BARE = (
     lambda folder: X,
     lambda folder: {"image": X},

@@ -4,9 +4,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.formats import FORMATS
+from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.dialects import ARITHMETICS, Side, dialect
+from lingeronnx.run.integer.dialects import ARITHMETICS, ArithmeticSide, detect_dialect
 from lingeronnx.targets.luna import VENUS
 
 
@@ -19,31 +19,31 @@ def graph(*nodes):
 
 
 def test_a_graph_is_of_the_third_where_all_names_are():
-    assert dialect(graph(("linger", "QAdd"), ("", "Relu"))) == 3
-    assert dialect(graph(("thinker", "iqAdd"))) == 1
-    assert dialect(graph(("", "Relu"))) == 1
-    assert dialect(graph(("linger", "QAdd"), ("linger", "iqAdd"))) == 1
+    assert detect_dialect(graph(("linger", "QAdd"), ("", "Relu"))) == 3
+    assert detect_dialect(graph(("thinker", "iqAdd"))) == 1
+    assert detect_dialect(graph(("", "Relu"))) == 1
+    assert detect_dialect(graph(("linger", "QAdd"), ("linger", "iqAdd"))) == 1
 
 
 @pytest.mark.parametrize("op, domain", [("QAdd", "linger"), ("iqAdd", "thinker")])
 def test_the_default_follows_the_graph_and_a_name_goes_before_it(op, domain):
     model = graph((domain, op))
-    trains = dialect(model) == 3
-    assert bool(Side.of(model, VENUS, None).dialect) == trains
-    assert Side.of(model, VENUS, "executor").dialect == 0
-    assert Side.of(model, VENUS, "training").dialect == dialect(model)
+    trains = detect_dialect(model) == 3
+    assert bool(ArithmeticSide.of(model, VENUS, None).dialect) == trains
+    assert ArithmeticSide.of(model, VENUS, "executor").dialect == 0
+    assert ArithmeticSide.of(model, VENUS, "training").dialect == detect_dialect(model)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
     with pytest.raises(ConfigError) as told:
-        Side.of(graph(("", "Relu")), VENUS, "train")
+        ArithmeticSide.of(graph(("", "Relu")), VENUS, "train")
     assert all(name in str(told.value) for name in ARITHMETICS)
 
 
 def test_the_executors_arithmetic_is_the_platforms_and_what_it_lacks_is_named():
     node = next(iter(graph(("thinker", "iqAdd")).graph))
-    side = Side(VENUS)
-    for form in FORMATS:
+    side = ArithmeticSide(VENUS)
+    for form in INTEGER_OPS:
         held = VENUS.arithmetic(form.name)
         if held is not None:
             assert side.arithmetic(form, node) is held

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.plan import Affine
-from lingeronnx.run.dump import Summary, described, held_of, write_npz
+from lingeronnx.run.dump import TensorSummary, qparams_from_json, qparams_to_json, write_npz
 
 RNG = np.random.default_rng(0)
 
@@ -25,11 +25,11 @@ def test_npz_takes_any_name_and_gives_the_same_bytes_again(tmp_path):
 @pytest.mark.parametrize("held", [None, Affine(16.0, 8), Affine(0.3, 16, zero_point=-5)])
 def test_what_is_said_of_an_array_is_read_back(held):
     dtype = np.dtype(np.int16 if held is not None and held.bits == 16 else np.int8)
-    assert held_of(described(held), dtype) == held
+    assert qparams_from_json(qparams_to_json(held), dtype) == held
 
 
 def test_a_summary_of_batches_is_that_of_all_at_once():
-    whole, pieces = Summary("t"), Summary("t")
+    whole, pieces = TensorSummary("t"), TensorSummary("t")
     array, held = RNG.integers(-100, 100, (7, 3, 2)).astype(np.int8), Affine(16.0, 8, zero_point=3)
     whole.add(array, held)
     for piece in (array[:2], array[2:3], array[3:]):
@@ -43,8 +43,8 @@ def test_a_summary_of_batches_is_that_of_all_at_once():
 
 
 def test_a_summary_of_nothing_has_no_mean():
-    assert math.isnan(Summary("t").mean)
-    empty = Summary("t")
+    assert math.isnan(TensorSummary("t").mean)
+    empty = TensorSummary("t")
     empty.add(np.zeros((0, 3), np.float32), None)
     assert math.isnan(empty.mean)
     assert empty.real(2.5) == 2.5

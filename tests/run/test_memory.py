@@ -7,23 +7,23 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.methods.equalize import equalize
-from lingeronnx.flow.methods.receptive_fields import moments
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.methods.equalize import equalize_channels
+from lingeronnx.flow.methods.receptive_fields import compute_covariances
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data
-from lingeronnx.run.memory import bytes_per_sample, piece
-from lingeronnx.run.runners import FloatRunner, input_specs, stages
+from lingeronnx.run.memory import bytes_per_sample, choose_batch_size
+from lingeronnx.run.runners import FloatRunner, get_input_specs, model_stages
 from lingeronnx.targets.luna import VENUS
 from tests import nets
-from tests.examples import examples, first
+from tests.case_selection import limit_examples, mark_rest_slow
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.integers(0, 1 << 30), st.integers(1, 256), st.integers(1, 1 << 32))
 def test_a_piece_keeps_to_its_share(one, most, budget):
     """At least one sample, at most what was asked for, else an eighth of the budget."""
-    found = piece(one, most, budget)
+    found = choose_batch_size(one, most, budget)
     assert 1 <= found <= most
     assert found == 1 or 8 * found * one <= budget
 
@@ -34,7 +34,7 @@ def test_bytes_of_a_sample():
     assert bytes_per_sample(model) == 4 * (3 + 5 + 5) * 64
 
 
-@pytest.mark.parametrize("build", first(1, (nets.depthwise, nets.residual)), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(1, (nets.depthwise, nets.residual)), ids=lambda build: build.__name__)
 def test_no_run_takes_more_samples_than_fit(build, monkeypatch):
     """Law: whatever the number of samples, no run of the float model computes more than a piece at a time."""
     model, most = build(), 0
@@ -62,7 +62,7 @@ def test_the_split_does_not_matter():
     left, right = (model.graph.graph.initializers for model in (less, more))
     assert left.keys() == right.keys()
     for name, value in left.items():
-        np.testing.assert_array_equal(ir.const(value), ir.const(right[name]))
+        np.testing.assert_array_equal(ir.const_value(value), ir.const_value(right[name]))
 
 
 @pytest.mark.parametrize("build", (nets.depthwise, nets.residual), ids=lambda build: build.__name__)
@@ -71,7 +71,7 @@ def test_stages_give_what_one_session_gives(build, monkeypatch):
     model = nets.prepared(build())
     feed = nets.samples(model, 3)
     want = list(FloatRunner(model).run(feed))
-    monkeypatch.setattr(stages, "HELD", 4000)
+    monkeypatch.setattr(model_stages, "MAX_STAGE_BYTES", 4000)
     runner = FloatRunner(model)
     assert len(runner.groups) > 2
     have = list(runner.run(feed))
@@ -85,17 +85,17 @@ def test_stages_give_what_one_session_gives(build, monkeypatch):
 def test_channels_are_seen_alike_in_pieces():
     model = nets.prepared(nets.residual())
     feed = nets.samples(model, 12)
-    parts = partition(model, VENUS, {})
-    pieces = list(Data(feed, input_specs(model)).pieces(feed, 5))
+    parts = partition_graph(model, VENUS, {})
+    pieces = list(Data(feed, get_input_specs(model)).pieces(feed, 5))
     assert [len(part["x"]) for part in pieces] == [5, 5, 2]
-    whole = equalize(parts.on(ir.clone(model)), [feed])
-    split = equalize(parts.on(ir.clone(model)), pieces)
+    whole = equalize_channels(parts.on(ir.clone(model)), [feed])
+    split = equalize_channels(parts.on(ir.clone(model)), pieces)
     assert whole.keys() == split.keys() != set()
     for name, factor in whole.items():
         np.testing.assert_allclose(split[name], factor, rtol=1e-4)
 
 
-@examples(20)
+@limit_examples(20)
 @given(st.integers(1, 5000), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(1, 4), st.integers(0, 9))
 def test_moments_in_chunks(rows, groups, fields, wide, parts, seed):
     """Law: the covariance of the integers of each group, of any rows and parts; -128 and -32768 among them."""
@@ -104,7 +104,9 @@ def test_moments_in_chunks(rows, groups, fields, wide, parts, seed):
     x = np.random.default_rng(seed).integers(least, -least, (rows, groups, fields)).astype(kind)
     x[: rows // 2] = least
     want = [np.cov(x[:, g].astype(np.float64), rowvar=False, bias=True).reshape(fields, fields) for g in range(groups)]
-    np.testing.assert_allclose(moments(np.array_split(x, min(parts, rows))), want, rtol=1e-9, atol=1e-7 * least**2)
+    np.testing.assert_allclose(
+        compute_covariances(np.array_split(x, min(parts, rows))), want, rtol=1e-9, atol=1e-7 * least**2
+    )
 
 
 def test_moments_of_bytes_are_exact():
@@ -114,7 +116,7 @@ def test_moments_of_bytes_are_exact():
     wide = x[:, 0].astype(object)
     total, squares = wide.sum(axis=0), sum(row * row for row in wide)
     want = float(squares[0]) / 4099 - (float(total[0]) / 4099) ** 2
-    assert moments([x])[0, 0, 0] == want
+    assert compute_covariances([x])[0, 0, 0] == want
 
 
 def test_no_memory_at_all_is_refused():

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.run.metrics import METRICS, Agreement, TopK, decibel, metric
+from lingeronnx.run.metrics import METRICS, Agreement, TopK, ratio_db, resolve_metric
 
 RNG = np.random.default_rng(0)
 
 
 def test_decibels_at_the_ends():
-    assert decibel(100.0, 1.0) == pytest.approx(20)
-    assert decibel(1.0, 0.0) == math.inf
-    assert decibel(0.0, 1.0) == -math.inf
-    assert math.isnan(decibel(math.inf, 1.0))
-    assert decibel(1e-320, 1e300) == pytest.approx(-6200, abs=1)  # the ratio itself is 0
+    assert ratio_db(100.0, 1.0) == pytest.approx(20)
+    assert ratio_db(1.0, 0.0) == math.inf
+    assert ratio_db(0.0, 1.0) == -math.inf
+    assert math.isnan(ratio_db(math.inf, 1.0))
+    assert ratio_db(1e-320, 1e300) == pytest.approx(-6200, abs=1)  # the ratio itself is 0
 
 
 def test_agreement_is_that_of_all_samples_in_any_pieces():
@@ -64,8 +64,8 @@ def test_outputs_without_classes_are_refused(scores):
 
 def test_metrics_by_name_and_what_is_near_to_an_unknown_one():
     for name in METRICS:
-        assert metric(name) is METRICS[name]
+        assert resolve_metric(name) is METRICS[name]
     with pytest.raises(ConfigError, match="did you mean 'cosine'"):
-        metric("cosin")
+        resolve_metric("cosin")
     with pytest.raises(ConfigError, match="the metric function failed"):
-        metric("math:hypot")[0]().add(np.zeros(1), np.zeros((1, 2)))
+        resolve_metric("math:hypot")[0]().add(np.zeros(1), np.zeros((1, 2)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.run.moments import moments, note_inputs, noted_inputs
+from lingeronnx.run.input_moments import compute_moments, load_input_moments, store_input_moments
 from tests.nets import plain
 
 RNG = np.random.default_rng(0)
@@ -11,30 +11,30 @@ RNG = np.random.default_rng(0)
 
 def test_pictures_have_moments_of_each_channel_and_the_rest_one_for_all():
     picture = RNG.normal(size=(5, 3, 4, 4)) * np.array([1, 2, 4]).reshape(1, 3, 1, 1) + 7
-    mean, std = moments(picture)
+    mean, std = compute_moments(picture)
     assert mean.shape == std.shape == (3,)
     for channel in range(3):
         assert mean[channel] == pytest.approx(picture[:, channel].mean())
         assert std[channel] == pytest.approx(picture[:, channel].std())
     for shape in ((5, 12), (2, 17, 4, 4), (6,)):  # rows, more channels than pictures have, a line
         array = RNG.normal(size=shape)
-        mean, std = moments(array)
+        mean, std = compute_moments(array)
         assert (mean.tolist(), std.tolist()) == ([pytest.approx(array.mean())], [pytest.approx(array.std())])
 
 
 def test_what_was_noted_is_read_with_six_digits_and_integers_are_left_out():
     model = plain()
-    assert noted_inputs(model) == {}
+    assert load_input_moments(model) == {}
     feeds = {"x": RNG.normal(size=(4, 3, 2, 2)).astype(np.float32), "index": np.arange(4), "none": np.zeros((0, 3))}
-    note_inputs(model, feeds)
-    noted = noted_inputs(model)
+    store_input_moments(model, feeds)
+    noted = load_input_moments(model)
     assert list(noted) == ["x"]
-    for read, measured in zip(noted["x"], moments(feeds["x"]), strict=True):
+    for read, measured in zip(noted["x"], compute_moments(feeds["x"]), strict=True):
         np.testing.assert_allclose(read, measured, rtol=1e-5)
 
 
 def test_nothing_to_note_leaves_the_graph_as_it_is():
     model = plain()
     before = dict(model.metadata_props)
-    note_inputs(model, {"index": np.arange(4)})
+    store_input_moments(model, {"index": np.arange(4)})
     assert dict(model.metadata_props) == before

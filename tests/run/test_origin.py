@@ -8,16 +8,25 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.graph.digests import whole
-from lingeronnx.graph.modules import called, module
-from lingeronnx.run.origin import fixed_in, made_from, made_of, with_fixed_inputs
+from lingeronnx.graph.digests import compute_output_digest
+from lingeronnx.graph.module_scopes import format_node_label, get_module_name
+from lingeronnx.run.provenance import apply_fixed_inputs, is_made_from, load_fixed_inputs, load_source_digest
 from lingeronnx.run.session import Session
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 
-BROKEN = {"wrong bias", "bias saturates", "channels swapped", "computes something else", "missing Relu",
-          "wrong pads", "wrong strides", "wrong dilations", "wrong group"}  # fmt: skip
+BROKEN = {
+    "wrong bias",
+    "bias saturates",
+    "channels swapped",
+    "computes something else",
+    "missing Relu",
+    "wrong pads",
+    "wrong strides",
+    "wrong dilations",
+    "wrong group",
+}
 
 
 def recurrent():
@@ -47,7 +56,7 @@ NETS = (recurrent, attention, nets.residual, nets.depthwise, nets.concat, nets.a
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", ["venus", "generic"])
-@pytest.mark.parametrize("build", first(3, NETS), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(3, NETS), ids=lambda build: build.__name__)
 def test_what_was_just_made_is_never_called_broken(build, platform, tmp_path):
     """Neither in memory nor from the file, under names of its own, at 8 bits and at 4."""
     model = build()
@@ -79,21 +88,21 @@ def test_sequences_whose_channels_have_factors_of_their_own():
 def test_it_is_known_what_a_graph_was_made_from(tmp_path):
     model, changed = nets.plain(), nets.plain()
     weight = next(iter(changed.graph.initializers.values()))
-    array = ir.const(weight).copy()
+    array = ir.const_value(weight).copy()
     array.flat[0] += 1
-    ir.fill(weight, array)
+    ir.set_initializer_value(weight, array)
     for platform in ("venus", "generic"):
         made = lo.quantize(model, nets.samples(model), platform=platform, effort="fast")
         for to in ("thinker", "linger") if platform == "venus" else ("thinker",):
             made.write(tmp_path / "q.onnx", to)
             graph = Session(tmp_path / "q.onnx").model
-            assert made_from(graph, Session(model).model)
-            assert not made_from(graph, Session(changed).model)
+            assert is_made_from(graph, Session(model).model)
+            assert not is_made_from(graph, Session(changed).model)
             node = next(node for node in graph.graph if "scale_o" in node.attributes)
-            ir.set_attr(node, "scale_o", 2 * ir.attr(node, "scale_o"))
-            assert made_of(graph) == ""
-    assert not made_from(None, model)
-    assert not made_from(model, model)
+            ir.set_attr(node, "scale_o", 2 * ir.get_attr(node, "scale_o"))
+            assert load_source_digest(graph) == ""
+    assert not is_made_from(None, model)
+    assert not is_made_from(model, model)
 
 
 def test_branches_count_and_what_they_read_of_the_graph_around():
@@ -105,7 +114,7 @@ def test_branches_count_and_what_they_read_of_the_graph_around():
                     else_branch = two () => (float[N, 3] b) {{ b = Neg(w) }}>
     }}"""
     graphs = [("Relu", "Abs"), ("Relu", "Abs"), ("Relu", "Exp"), ("Tanh", "Abs")]
-    made = [whole(ir.from_proto(onnx.parser.parse_model(text.format(*names)))) for names in graphs]
+    made = [compute_output_digest(ir.from_proto(onnx.parser.parse_model(text.format(*names)))) for names in graphs]
     assert made[0] == made[1] != ""
     assert len(set(made)) == 3
 
@@ -116,9 +125,9 @@ def test_a_layer_that_was_changed_since_is_found(tmp_path):
     made = lo.quantize(model, data, platform="venus", effort="fast")
     graph = ir.clone(made.graph)
     conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
-    bias = ir.const(conv.inputs[2]).copy()
+    bias = ir.const_value(conv.inputs[2]).copy()
     bias[1] += 4000
-    ir.set_constant(graph, conv, 2, bias, "spoiled")
+    ir.set_constant_input(graph, conv, 2, bias, "spoiled")
     kinds = {f.kind for f in lo.compare(model, graph, data).findings}
     assert kinds & BROKEN
 
@@ -130,14 +139,14 @@ def test_modules_are_named_as_the_framework_names_them(tmp_path):
         return made
 
     scopes = {"pkg.torch.onnx.name_scopes": "['', 'layer1', 'layer1.conv', 'conv2d']"}
-    assert module(node("node_Conv_3", **scopes)) == "layer1.conv"
-    assert module(node("node_add", **{"pkg.torch.onnx.name_scopes": "['', 'add']"})) == "node_add"
-    assert module(node("/layer1/0/conv/Conv")) == "layer1.0.conv"
-    assert module(node("/Add")) == "/Add"
-    assert module(node("plain")) == "plain"
-    assert module(node("odd", **{"pkg.torch.onnx.name_scopes": "no list ("})) == "odd"
-    assert called("node_Conv_3", "layer1.conv") == "node_Conv_3 (layer1.conv)"
-    assert called("/layer1/conv/Conv", "layer1.conv") == "/layer1/conv/Conv"
+    assert get_module_name(node("node_Conv_3", **scopes)) == "layer1.conv"
+    assert get_module_name(node("node_add", **{"pkg.torch.onnx.name_scopes": "['', 'add']"})) == "node_add"
+    assert get_module_name(node("/layer1/0/conv/Conv")) == "layer1.0.conv"
+    assert get_module_name(node("/Add")) == "/Add"
+    assert get_module_name(node("plain")) == "plain"
+    assert get_module_name(node("odd", **{"pkg.torch.onnx.name_scopes": "no list ("})) == "odd"
+    assert format_node_label("node_Conv_3", "layer1.conv") == "node_Conv_3 (layer1.conv)"
+    assert format_node_label("/layer1/conv/Conv", "layer1.conv") == "/layer1/conv/Conv"
 
 
 def test_tables_and_texts_name_nodes_and_modules(tmp_path):
@@ -148,7 +157,7 @@ def test_tables_and_texts_name_nodes_and_modules(tmp_path):
     made = lo.quantize(model, data, platform="venus", effort="fast")
     graph = ir.clone(made.graph)
     conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
-    ir.set_constant(graph, conv, 2, ir.const(conv.inputs[2]) + 4000, "spoiled")
+    ir.set_constant_input(graph, conv, 2, ir.const_value(conv.inputs[2]) + 4000, "spoiled")
     lo.compare(model, graph, data, tmp_path)
     table = (tmp_path / "compare_per_layer_out.csv").read_text()
     assert table.splitlines()[0].endswith(",node,module")
@@ -174,14 +183,14 @@ def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
     made = lo.quantize(tmp_path / "f.onnx", data, platform="venus", fix={"gain": 0.5})
     made.write(tmp_path / "q.onnx")
     pair = tmp_path / "f.onnx", tmp_path / "q.onnx"
-    assert fixed_in(Session(pair[1]).model) == {"gain": [0.5]}
+    assert load_fixed_inputs(Session(pair[1]).model) == {"gain": [0.5]}
     found = lo.compare(*pair, data)
     assert found.findings == [] or not {f.kind for f in found.findings} & BROKEN
     assert min(row.pair.sqnr for row in found.join.rows.values()) > 30
-    assert made_from(Session(pair[1]).model, found.join.base.graph)
+    assert is_made_from(Session(pair[1]).model, found.join.base.graph)
     assert lo.evaluate(pair[1], data, baseline=pair[0]).value > 30
     assert lo.find_bad_case(*pair, data, metric="SQNR").samples == 32
     lo.report(*pair, data, tmp_path / "page")
     open_ = Session(pair[0]).model
-    assert with_fixed_inputs(open_, open_) is open_
-    assert [v.name for v in with_fixed_inputs(open_, Session(pair[1]).model).graph.inputs] == ["x"]
+    assert apply_fixed_inputs(open_, open_) is open_
+    assert [v.name for v in apply_fixed_inputs(open_, Session(pair[1]).model).graph.inputs] == ["x"]

@@ -6,14 +6,14 @@ from onnx import TensorProto, helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.part import chip_part
-from lingeronnx.run.parts import parts_of
-from lingeronnx.run.runners import ort_session
+from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.run.program_parts import split_into_parts
+from lingeronnx.run.runners import open_ort_session
 from lingeronnx.run.session import Session
-from lingeronnx.targets.luna.packer.arguments import choice
-from lingeronnx.targets.luna.remembered import Remembered
+from lingeronnx.targets.luna.packer.arguments import selection
+from lingeronnx.targets.luna.result_cache import ResultCache
 from tests.nets import Net, quantized, samples
-from tests.packable import SHARED, shared_feeds, written
+from tests.packability import SHARED, quantize_net, shared_feeds
 
 CHIPS = ("venus", "arcs", "venusA")
 
@@ -26,14 +26,14 @@ def computed(parts, feeds, platform):
         if part.chip:
             found = Session(part.graph, platform=platform).run(None, given)
         else:
-            found = ort_session(ir.to_proto(part.graph), part.name, threads=1).run(None, given)
+            found = open_ort_session(ir.to_proto(part.graph), part.name, threads=1).run(None, given)
         have.update(zip(part.outputs, found, strict=True))
     return have
 
 
 def same(result, feeds):
     """Cut a result, run it both ways, and return the parts."""
-    parts, session = parts_of(result.graph, result.platform), result.session()
+    parts, session = split_into_parts(result.graph, result.platform), result.session()
     names = [value.name for value in session.get_outputs()]
     have = computed(parts, feeds, result.platform)
     for name, array in zip(names, session.run(None, feeds), strict=True):
@@ -97,7 +97,7 @@ def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone
         helper.make_node("If", ["always"], erf.output, erf.name, then_branch=body, else_branch=body)
     )
     model.graph.initializer.append(helper.make_tensor("always", TensorProto.BOOL, [], [True]))
-    before, after = (parts_of(graph, result.platform).chip for graph in (result.graph, ir.from_proto(model)))
+    before, after = (split_into_parts(graph, result.platform).chip for graph in (result.graph, ir.from_proto(model)))
     assert [part.inputs for part in after] == [part.inputs for part in before]
     assert [part.nodes for part in after] == [part.nodes for part in before]
     assert [[n.op_type for n in p.graph.graph] for p in after] == [[n.op_type for n in p.graph.graph] for p in before]
@@ -105,7 +105,7 @@ def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone
 
 def test_integers_go_from_chip_to_chip_as_they_are():
     result = quantized(middle(), platform="venus", parts=1, effort="fast")
-    first, second = parts_of(result.graph, result.platform).chip
+    first, second = split_into_parts(result.graph, result.platform).chip
     handed = set(first.outputs) & set(second.inputs)
     assert handed
     kinds = {str(v.name): v.dtype.name for v in second.graph.graph.inputs}
@@ -119,7 +119,7 @@ def test_what_a_quant_writes_stays_in_the_part():
     b = net.node("Erf", net.conv(a, (4, 4, 1, 1)))
     c = net.node("Concat", net.conv(b, (2, 4, 1, 1)), a, axis=1)
     result = quantized(net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1, effort="fast")
-    parts = parts_of(result.graph, result.platform)
+    parts = split_into_parts(result.graph, result.platform)
     assert [("a" in part.inputs) for part in parts.chip] == [False, True, True]
     for part in parts.chip:
         assert not {str(v.name) for n in part.graph.graph if n.op_type == "Quant" for v in n.outputs} & {*part.outputs}
@@ -127,8 +127,8 @@ def test_what_a_quant_writes_stays_in_the_part():
 
 def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
     result = quantized(shared_by_both(), platform="arcs", parts=1, effort="fast")
-    parts = parts_of(result.graph, result.platform)
-    whole = {str(v.name) for v in ir.values(result.graph)}
+    parts = split_into_parts(result.graph, result.platform)
+    whole = {str(v.name) for v in ir.iter_values(result.graph)}
     for part in parts.parts:
         assert {*part.inputs, *part.outputs} <= whole
     computed_by = [name for part in parts.parts for name in part.nodes]
@@ -144,14 +144,14 @@ def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
     assert result.report.chip_ready
     parts = same(result, {"x": samples(model, 1)["x"]})
     (chip,) = parts.chip
-    assert ir.to_bytes(chip.graph) == ir.to_bytes(chip_part(result.graph, result.platform))
+    assert ir.to_bytes(chip.graph) == ir.to_bytes(extract_chip_part(result.graph, result.platform))
     assert [part.name for part in parts.parts][:2] == ["host1", "chip1"]
 
 
 def test_a_graph_that_is_all_the_chips_is_its_own_part():
     net = Net(3, 8, 8)
     result = quantized(net.graph(net.conv("x", (4, 3, 3, 3), out="y")), platform="venus", effort="fast")
-    (part,) = parts_of(result.graph, result.platform).parts
+    (part,) = split_into_parts(result.graph, result.platform).parts
     assert part.chip
     assert part.graph is result.graph
 
@@ -159,7 +159,7 @@ def test_a_graph_that_is_all_the_chips_is_its_own_part():
 def test_a_graph_without_integers_is_one_host_part():
     net = Net(3, 8, 8)
     result = quantized(net.graph(net.node("Erf", "x", out="y")), platform="venus", effort="fast")
-    parts = parts_of(result.graph, result.platform)
+    parts = split_into_parts(result.graph, result.platform)
     assert [part.name for part in parts.parts] == ["host1"]
 
 
@@ -176,7 +176,7 @@ def test_a_graph_with_control_flow_in_the_middle():
 def test_shared_models(name, platform):
     if not (SHARED / "models" / f"{name}.onnx").is_file():
         pytest.skip("the shared models are not there")
-    result = written(f"shared/{name}", platform)
+    result = quantize_net(f"shared/{name}", platform)
     feeds = {key: array[:1] for key, array in shared_feeds(name).items()}
     parts = same(result, feeds)
     if result.report.chip_ready:
@@ -214,18 +214,18 @@ def test_numbers_of_the_models_own_stay_with_the_host(platform):
 def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
     """The choice that sharing the memory of all takes is the one that parts tell, and no one is made again."""
     asked = []
-    chosen = choice._chosen
-    monkeypatch.setattr(choice, "_chosen", lambda proto, *rest: asked.append(proto) or chosen(proto, *rest))
-    monkeypatch.setattr(choice, "_ASKED", Remembered())
+    chosen = selection._select_fastest
+    monkeypatch.setattr(selection, "_select_fastest", lambda proto, *rest: asked.append(proto) or chosen(proto, *rest))
+    monkeypatch.setattr(selection, "_CACHE", ResultCache())
     model = middle()
     result = quantize(model, samples(model, 4), platform=platform, effort="fast")
     first = len(asked)
     assert first > 0
-    parts = parts_of(result.platform.named(result.graph), result.platform)
+    parts = split_into_parts(result.platform.named(result.graph), result.platform)
     told = [part.choice for part in parts.chip]
     assert len(asked) == first  # the report asked for the same
     assert len(told) > 1
-    monkeypatch.setattr(choice, "_ASKED", Remembered())
+    monkeypatch.setattr(selection, "_CACHE", ResultCache())
     for part, one in zip(parts.chip, told, strict=True):
         again = result.platform.verdict(part.graph)
         assert (again.words, again.verdict.findings) == (one.words, one.verdict.findings)

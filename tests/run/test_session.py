@@ -91,7 +91,7 @@ def test_a_cut_along_several_axes_from_a_file(tmp_path):
 def test_taps(branches, x):
     """Every tensor, in graph order: integers with their scale, real values with None."""
     stream = list(Session(branches).taps({"x": x}))
-    assert [name for name, _, _ in stream] == [str(v.name) for v in ir.values(branches)]
+    assert [name for name, _, _ in stream] == [str(v.name) for v in ir.iter_values(branches)]
     for name, array, scale in stream:
         assert len(array) == 7
         assert (scale is None) == (array.dtype == np.float32), name
@@ -174,7 +174,7 @@ def test_fallback_inside_is_not_lost():
     (a, c) = Session(result.graph).run(["a", "c"], feeds)
     np.testing.assert_allclose(c, np.cos(a), rtol=0, atol=1e-6)
     names = [name for name, _, _ in Session(result.graph).taps(feeds)]
-    assert names == [str(v.name) for v in ir.values(result.graph)]
+    assert names == [str(v.name) for v in ir.iter_values(result.graph)]
 
 
 def test_tensor_that_is_not_computed(branches, x):

@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from onnx.parser import parse_model
 
-from lingeronnx.run.runners.sessions import ort_session
+from lingeronnx.run.runners.sessions import open_ort_session
 
 PLAIN = "y = Relu(x)"
 BRANCHES = """
@@ -45,6 +45,6 @@ def test_branches_are_not_inlined_by_onnxruntime(monkeypatch, body, function, le
         return opened(content, options, **others)
 
     monkeypatch.setattr(ort, "InferenceSession", spy)
-    (y,) = ort_session(proto, "a net").run(None, {"x": np.linspace(-1, 1, 6, dtype=np.float32)[None]})
+    (y,) = open_ort_session(proto, "a net").run(None, {"x": np.linspace(-1, 1, 6, dtype=np.float32)[None]})
     assert told == [left_out]
     np.testing.assert_array_equal(y, np.maximum(np.linspace(-1, 1, 6, dtype=np.float32), 0)[None])

@@ -9,7 +9,7 @@ from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.run.streaming import _telling, unrolled
+from lingeronnx.run.streaming import _select_loud_calls, unroll_calls
 from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming
 
 STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}
@@ -86,7 +86,7 @@ def test_unrolled():
     model, inputs = streaming("GRU"), chunks(2, 3)
     start = np.full((1, 2, H), 0.5, np.float32)
     calls = [{"x": inputs[0]}, {"x": inputs[1]}, {"x": inputs[2], "h": start}, {"x": inputs[0][:1]}]
-    found = unrolled(model, calls, STATES["GRU"])
+    found = unroll_calls(model, calls, STATES["GRU"])
     (feeds,) = found.items
     assert (found.number, found.held) == (4, False)
     assert {name: array.shape for name, array in feeds.items()} == {"x": (7, T, WIDTH), "h": (1, 7, H)}
@@ -103,7 +103,7 @@ def test_measured_on_calls_that_tell(silent):
     """Calls in a row are held back: the last ones, or, where a stream ends in silence, those that are loud enough."""
     model = streaming("GRU")
     inputs = [x * (0.0 if number >= silent else 1.0) for number, x in enumerate(chunks(1, 60))]
-    found = unrolled(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold=True)
+    found = unroll_calls(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold=True)
     first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.again[0]["x"]))
     assert all(np.array_equal(a["x"], b) for a, b in zip(found.again, inputs[first : first + 12], strict=True))
     assert first == 48 if silent == 60 else 30 <= first < 48 - 4
@@ -116,16 +116,18 @@ def test_the_loudness_of_calls():
     """Each output counts by its own power; all zeros are as loud as can be."""
     power = np.zeros((10, 3))
     power[:, 0], power[:5, 1] = 1e6, 1e-6
-    assert _telling(power, 3) == slice(7, 10)  # half of what both have on average: the first has all of its own
+    assert _select_loud_calls(power, 3) == slice(
+        7, 10
+    )  # half of what both have on average: the first has all of its own
     power[:, 0] = 0
-    assert _telling(power, 3) == slice(4, 7)  # the latest with one loud call of three
-    assert _telling(power[5:], 3) == slice(2, 5)
-    assert _telling(np.zeros((4, 0)), 4) == slice(0, 4)
+    assert _select_loud_calls(power, 3) == slice(4, 7)  # the latest with one loud call of three
+    assert _select_loud_calls(power[5:], 3) == slice(2, 5)
+    assert _select_loud_calls(np.zeros((4, 0)), 4) == slice(0, 4)
 
 
 def test_calls_without_an_end(monkeypatch):
     """A generator of calls that never ends gets one line; with a limit so many samples are taken, of a list all."""
-    monkeypatch.setattr("lingeronnx.run.streaming.MOST_UNBOUNDED", 5)
+    monkeypatch.setattr("lingeronnx.run.streaming.MAX_UNBOUNDED_SAMPLES", 5)
     model, x = streaming("GRU"), chunks(2)[0]
 
     def endless():
@@ -133,9 +135,9 @@ def test_calls_without_an_end(monkeypatch):
             yield {"x": x}
 
     with pytest.raises(DataError, match="5 samples were read and no end is known; say how many with --limit"):
-        unrolled(model, endless, STATES["GRU"])
-    assert unrolled(model, endless, STATES["GRU"], limit=8).number == 4
-    assert unrolled(model, [{"x": x}] * 6, STATES["GRU"], limit=8).number == 6
+        unroll_calls(model, endless, STATES["GRU"])
+    assert unroll_calls(model, endless, STATES["GRU"], limit=8).number == 4
+    assert unroll_calls(model, [{"x": x}] * 6, STATES["GRU"], limit=8).number == 6
     made = quantize(model, endless, platform="generic", state=STATES["GRU"], limit=8, effort="fast")
     assert "states are fed back over 4 calls" in made.report.notes
 
@@ -146,13 +148,13 @@ def test_calibration_over_calls_matters():
     fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast")
     alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
     seen = {
-        kind: unrolled(model, calls, STATES["LSTM"]).items[0]["h"]
+        kind: unroll_calls(model, calls, STATES["LSTM"]).items[0]["h"]
         for kind, calls in (("fed", [{"x": x} for x in inputs]), ("alone", alone))
     }
     assert np.abs(seen["fed"]).max() > 0.3
     assert not seen["alone"].any()
     (node,) = [n for n in fed.graph.graph if n.op_type == "LSTMInt"]
-    assert ir.attr(node, "scale_o") >= 64
+    assert ir.get_attr(node, "scale_o") >= 64
 
 
 def test_one_call_is_told_of():
@@ -165,8 +167,12 @@ def test_one_call_is_told_of():
 def test_wrong_names():
     """Errors name what is meant."""
     session = Session(streaming("GRU"))
-    wrong = (({"h_ou": "h"}, "no output 'h_ou'.*h_out"), ({"h_out": "hh"}, "no input 'hh'.*'h'"),
-             ({"h_out": "h", "t8": "h"}, "two outputs|no output"), ({}, "name what is fed back"))  # fmt: skip
+    wrong = (
+        ({"h_ou": "h"}, "no output 'h_ou'.*h_out"),
+        ({"h_out": "hh"}, "no input 'hh'.*'h'"),
+        ({"h_out": "h", "t8": "h"}, "two outputs|no output"),
+        ({}, "name what is fed back"),
+    )
     for state, words in wrong:
         with pytest.raises(ConfigError, match=words):
             session.stream(state)
@@ -182,7 +188,7 @@ def test_wrong_names():
 def test_unknown_size_of_a_state():
     """Zeros need a size."""
     model = streaming("GRU")
-    model.graph.inputs[1].shape = ir.oir_shape([1, "N", "H"])
+    model.graph.inputs[1].shape = ir.make_shape([1, "N", "H"])
     with pytest.raises(DataError, match="unknown size"):
         Session(model).stream(STATES["GRU"]).run(None, {"x": chunks()[0]})
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.cluster import spread
+from lingeronnx.run.cluster import map_jobs
 from lingeronnx.run.evaluation import evaluate
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import VENUS
@@ -60,7 +60,7 @@ def counts(folder, what):
 
 def test_order_and_once_per_worker(tmp_path):
     """Results come in the items' order, and a worker gets the job once, however many items it works on."""
-    assert list(spread(Squares(tmp_path), range(20), workers=2)) == [n * n for n in range(20)]
+    assert list(map_jobs(Squares(tmp_path), range(20), workers=2)) == [n * n for n in range(20)]
     assert counts(tmp_path, "started") in ([1, 1], [1])
     assert counts(tmp_path, "unpacked") in ([1, 1], [1])
     assert f"started-{os.getpid()}" not in os.listdir(tmp_path)
@@ -78,7 +78,7 @@ def test_items_are_taken_when_needed(tmp_path):
             most = max(most, out)
             yield number
 
-    for _ in spread(Squares(tmp_path), items(), workers=1):
+    for _ in map_jobs(Squares(tmp_path), items(), workers=1):
         out -= 1
     assert most <= 3
 
@@ -86,14 +86,14 @@ def test_items_are_taken_when_needed(tmp_path):
 @pytest.mark.slow
 def test_errors_come_through(tmp_path):
     with pytest.raises(DataError, match="^-3 is negative$"):
-        list(spread(Squares(tmp_path), [1, -3, 2], workers=1))
+        list(map_jobs(Squares(tmp_path), [1, -3, 2], workers=1))
     with pytest.raises(DataError, match="^-3 is negative$"):
-        list(spread(Squares(tmp_path), [1, -3, 2]))
+        list(map_jobs(Squares(tmp_path), [1, -3, 2]))
 
 
 def test_a_killed_process_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match="a worker process ended before its work did"):
-        list(spread(Squares(tmp_path, fatal=3), range(9), workers=2))
+        list(map_jobs(Squares(tmp_path, fatal=3), range(9), workers=2))
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_killed_process_is_one_line(tmp_path):
 )
 def test_refused(tmp_path, given, said):
     with pytest.raises(ConfigError, match=said):
-        list(spread(Squares(tmp_path), [1], **given))
+        list(map_jobs(Squares(tmp_path), [1], **given))
 
 
 def test_what_cannot_be_sent(tmp_path):
     job = Squares(tmp_path)
     object.__setattr__(job, "folder", lambda: 0)
     with pytest.raises(ConfigError, match="cannot be sent to other processes"):
-        list(spread(job, [1], workers=1))
+        list(map_jobs(job, [1], workers=1))
 
 
 # ---- evaluate ----------------------------------------------------------------------------------------------------
@@ -142,12 +142,12 @@ def test_evaluate_is_the_same_to_the_last_bit(tmp_path):
 
 def test_sums_of_parts(tmp_path):
     """Law: what batches give, merged in order, is what one measure has that saw them one after another."""
-    from lingeronnx.run.metrics import metric
+    from lingeronnx.run.metrics import resolve_metric
 
     (tmp_path / "own.py").write_text("def f(outputs, labels):\n    return float(outputs.sum() + labels.sum())\n")
     rng = np.random.default_rng(2)
     for name in ("sqnr", "top1", "top5", f"{tmp_path}/own.py:f"):
-        make = metric(name)[0]
+        make = resolve_metric(name)[0]
         whole, merged = make(), make()
         for _ in range(4):
             scores = rng.standard_normal((7, 9))
@@ -170,7 +170,9 @@ def test_a_session_travels():
     for session in (Session(net), Session(graph), Session(graph, platform="arcs")):
         other = pickle.loads(pickle.dumps(session))
         assert np.array_equal(other.run(None, {"x": x})[0], session.run(None, {"x": x})[0])
-        assert [str(v.name) for v in ir.values(other.model)] == [str(v.name) for v in ir.values(session.model)]
+        assert [str(v.name) for v in ir.iter_values(other.model)] == [
+            str(v.name) for v in ir.iter_values(session.model)
+        ]
     own = replace(VENUS, name="own")
     with pytest.raises(ConfigError, match="own, a platform of your own, and cannot be sent"):
         pickle.dumps(Session(graph, platform=own))
@@ -205,17 +207,17 @@ def cluster():
 
 @pytest.mark.slow
 def test_cluster_order_and_once_per_worker(tmp_path, cluster):
-    assert list(spread(Squares(tmp_path), range(20), cluster=cluster)) == [n * n for n in range(20)]
+    assert list(map_jobs(Squares(tmp_path), range(20), cluster=cluster)) == [n * n for n in range(20)]
     assert set(counts(tmp_path, "started")) == {1}
     assert set(counts(tmp_path, "unpacked")) == {1}
     with pytest.raises(DataError, match="^-3 is negative$"):
-        list(spread(Squares(tmp_path), [1, -3, 2], cluster=cluster))
+        list(map_jobs(Squares(tmp_path), [1, -3, 2], cluster=cluster))
 
 
 @pytest.mark.slow
 def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
     """Law: the items of a worker that dies are worked on by another; nothing is lost or comes twice; it is named."""
-    assert list(spread(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
+    assert list(map_jobs(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
     assert (tmp_path / "died").exists()
     told = [record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"]
     assert len(told) == 1
@@ -234,6 +236,6 @@ def test_no_cluster_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     from lingeronnx.run import cluster as module
 
-    monkeypatch.setattr(module, "_ANSWER", 0.5)
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ConfigError, match="no Dask scheduler answers at tcp://127.0.0.1:1 within"):
-        list(spread(Squares(tmp_path), [1], cluster="tcp://127.0.0.1:1"))
+        list(map_jobs(Squares(tmp_path), [1], cluster="tcp://127.0.0.1:1"))

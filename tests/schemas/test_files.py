@@ -11,15 +11,42 @@ from click.testing import CliRunner
 
 from lingeronnx import cli
 from lingeronnx.plan.config import QuantConfig
-from lingeronnx.schemas.files import FILES, schema_of
+from lingeronnx.schemas.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
 
 HERE = Path(__file__).parents[1]
 MODEL = HERE / "qdq" / "files" / "planned_by_peers.onnx"
-KINDS = {"string": str, "integer": int, "number": int | float, "boolean": bool, "array": list, "object": dict,
-         "null": type(None)}  # fmt: skip
-KNOWN = {"$schema", "$defs", "$ref", "title", "description", "default", "type", "properties", "required", "items",
-         "additionalProperties", "anyOf", "enum", "const", "minimum", "maximum", "exclusiveMinimum",
-         "exclusiveMaximum", "minItems", "maxItems", "prefixItems"}  # fmt: skip
+KINDS = {
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
+}
+KNOWN = {
+    "$schema",
+    "$defs",
+    "$ref",
+    "title",
+    "description",
+    "default",
+    "type",
+    "properties",
+    "required",
+    "items",
+    "additionalProperties",
+    "anyOf",
+    "enum",
+    "const",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minItems",
+    "maxItems",
+    "prefixItems",
+}
 
 
 def faults(value, schema, root, where="$"):
@@ -63,11 +90,11 @@ def faults(value, schema, root, where="$"):
 
 
 def check(value, what):
-    schema = schema_of(what)
+    schema = make_json_schema(what)
     return list(faults(value, schema, schema))
 
 
-@pytest.mark.parametrize("what", FILES)
+@pytest.mark.parametrize("what", SCHEMA_DESCRIPTIONS)
 def test_command(what):
     done = CliRunner().invoke(cli.main, ["schema", what])
     assert done.exit_code == 0, done.output
@@ -100,7 +127,7 @@ def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
     assert check(json.loads(Path("p.json").read_text()), "plan") == []
     report = json.loads(done.stdout)
     assert check(report, "report") == []
-    properties = schema_of("report")["properties"]
+    properties = make_json_schema("report")["properties"]
     assert set(properties) - {"deployment"} == set(report)
 
 
@@ -122,7 +149,7 @@ def test_the_plans_schema_refuses(change, told):
 
 
 def test_every_setting_is_in_the_configurations_schema():
-    assert set(schema_of("quant")["properties"]) == set(QuantConfig.model_fields)
+    assert set(make_json_schema("quant")["properties"]) == set(QuantConfig.model_fields)
 
 
 @pytest.mark.parametrize("text", ("platform: venus\nbits: 8\noverrides: {conv: {calibrator: max}}", "state: {h1: h0}"))

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
-from lingeronnx.formats import FORMATS
+from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.schemas import DOMAIN, EXEMPT, VERSION, as_thinker
+from lingeronnx.schemas import NONSTANDARD_USAGE, SCHEMA_DOMAIN, SCHEMA_VERSION, to_checkable_model
 from lingeronnx.targets import PLATFORMS
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, quantized
 
 GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parents[1] / "golden")) / "luna"
@@ -55,7 +55,7 @@ def types(proto):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
-@pytest.mark.parametrize("build", first(2, NETS), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(2, NETS), ids=lambda f: f.__name__)
 def test_what_quantize_writes(build, platform, tmp_path):
     """From a file, from memory, and by ONNX's own checker; inference finds the types and sizes that were declared."""
     model = quantized(build(), platform=platform, effort="fast")
@@ -65,7 +65,7 @@ def test_what_quantize_writes(build, platform, tmp_path):
     lo.check_model(model.graph)
     proto = ir.to_proto(model.graph)
     onnx.checker.check_model(proto)
-    found = types(as_thinker(proto))
+    found = types(to_checkable_model(proto))
     for node in model.graph.graph:
         for value in node.outputs:
             declared = [d if isinstance(d, int) else None for d in value.shape]
@@ -96,14 +96,14 @@ def test_float_fallbacks(platform):
 
 def test_golden_graphs():
     """Every measured graph passes, and inference finds the types and sizes that the chip's executor gave."""
-    known = {name for form in FORMATS for name in form.names}
+    known = {name for form in INTEGER_OPS for name in form.names}
     passed = 0
     for case in CASES:
         proto = onnx.load(GOLDEN / f"{case['name']}.onnx")
         if not {node.op_type for node in proto.graph.node} <= known:
             continue
         lo.check_model(proto)
-        copy = as_thinker(proto)
+        copy = to_checkable_model(proto)
         found, writers = types(copy), {name: node for node in copy.graph.node for name in node.output}
         for output, told in case["outputs"].items():
             tensor = writers[output].input[0] if writers[output].op_type == "Dequant" else output
@@ -116,11 +116,11 @@ def test_golden_graphs():
 
 def test_every_operator_has_a_schema():
     """Each in domain thinker, with the attributes of its table: required ones required, defaults as they are."""
-    for form in FORMATS:
-        schema = defs.get_schema(form.name, VERSION, DOMAIN)
+    for form in INTEGER_OPS:
+        schema = defs.get_schema(form.name, SCHEMA_VERSION, SCHEMA_DOMAIN)
         for attr in form.attributes:
             held = schema.attributes[attr.name]
-            if form.domain != DOMAIN:
+            if form.domain != SCHEMA_DOMAIN:
                 continue  # the standard's own word on what is required
             assert held.required == attr.required, f"{form.name} {attr.name}"
             if not attr.required and attr.default is not None:
@@ -128,15 +128,15 @@ def test_every_operator_has_a_schema():
                 assert (default.decode() if isinstance(default, bytes) else default) == pytest.approx(attr.default)
 
 
-@pytest.mark.parametrize("op_type", EXEMPT)
+@pytest.mark.parametrize("op_type", NONSTANDARD_USAGE)
 def test_exemptions_are_needed(op_type):
     """Each operator that is exempt from the standard's schema is one of ours, and moves only where it is integer."""
-    assert op_type in {form.name for form in FORMATS}
+    assert op_type in {form.name for form in INTEGER_OPS}
     attributes = {"axes": [0], "dims": [4]}
-    for elem, domain in ((TensorProto.INT8, DOMAIN), (TensorProto.FLOAT, "")):
+    for elem, domain in ((TensorProto.INT8, SCHEMA_DOMAIN), (TensorProto.FLOAT, "")):
         ends = [helper.make_tensor_value_info("x", elem, [1, 4]), helper.make_tensor_value_info("y", elem, None)]
         graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], **attributes)], "g", ends[:1], ends[1:])
-        assert as_thinker(helper.make_model(graph)).graph.node[0].domain == domain
+        assert to_checkable_model(helper.make_model(graph)).graph.node[0].domain == domain
 
 
 def test_other_names():
@@ -242,13 +242,13 @@ def test_a_float_gather_is_onnx_own():
     table = helper.make_tensor("table", TensorProto.FLOAT, [5, 2], np.ones(10))
     nodes = [
         helper.make_node("Gather", ["table", "x"], ["t"]),
-        helper.make_node("Quant", ["t"], ["y"], domain=DOMAIN, scale_x=64.0, data_bits=8),
+        helper.make_node("Quant", ["t"], ["y"], domain=SCHEMA_DOMAIN, scale_x=64.0, data_bits=8),
     ]
     outputs = [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 3, 2])]
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, VERSION)]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(SCHEMA_DOMAIN, SCHEMA_VERSION)]
     graph = helper.make_graph(nodes, "net", [integers], outputs, [table])
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    assert [node.domain for node in as_thinker(model).graph.node] == ["", DOMAIN]
+    assert [node.domain for node in to_checkable_model(model).graph.node] == ["", SCHEMA_DOMAIN]
     lo.check_model(model)
 
 
@@ -263,12 +263,12 @@ def test_the_reference_evaluator_can_be_imported_afterwards():
 @pytest.mark.parametrize("declared", (TensorProto.FLOAT, TensorProto.INT8))
 def test_last_states_are_real_where_the_graph_says_so(op_type, declared):
     """A recurrent node says so by its attribute; the outputs of other operators are what they are."""
-    node = helper.make_node(op_type, ["x"], ["y", "h"], domain=DOMAIN)
+    node = helper.make_node(op_type, ["x"], ["y", "h"], domain=SCHEMA_DOMAIN)
     values = [
         helper.make_tensor_value_info(name, kind, [1]) for name, kind in (("y", TensorProto.INT8), ("h", declared))
     ]
     inputs = [helper.make_tensor_value_info("x", TensorProto.INT8, [1])]
-    copy = as_thinker(helper.make_model(helper.make_graph([node], "g", inputs, values)))
+    copy = to_checkable_model(helper.make_model(helper.make_graph([node], "g", inputs, values)))
     types = [attribute.i for attribute in copy.graph.node[0].attribute if attribute.name == "state_type"]
     is_recurrent = op_type != "LinearInt"
     assert types == ([TensorProto.FLOAT] if is_recurrent and declared == TensorProto.FLOAT else [])

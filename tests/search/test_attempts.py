@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow import Compared
+from lingeronnx.flow import Candidate
 from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
-from lingeronnx.search.run import _doubling, _halves
+from lingeronnx.search.run import _bisection_indices, _galloping_indices
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.search.test_search import base_of
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.integers(1, 40), st.integers(0, 40))
 def test_what_is_made_ahead_is_what_a_climb_asks_for(count, enough):
     """Law: a climb on places 0 to count - 1, met from `enough` on, asks for no place that was not given out."""
-    low, high, step, doubling = -1, -1, 0, list(_doubling(count))
+    low, high, step, doubling = -1, -1, 0, list(_galloping_indices(count))
     while low < count - 1:
         place = min(step, count - 1)
         assert place == doubling.pop(0)
@@ -43,7 +43,7 @@ def test_what_is_made_ahead_is_what_a_climb_asks_for(count, enough):
     while high - low > 1:
         middle = (low + high) // 2
         assert foretold is None or middle in foretold
-        foretold = list(_halves(low, high))
+        foretold = list(_bisection_indices(low, high))
         assert middle not in foretold
         assert all(low < place < high for place in foretold)
         low, high = (low, middle) if middle >= enough else (middle, high)
@@ -105,7 +105,7 @@ def test_a_cluster_finds_the_same(tmp_path, cluster, wish):
 class Another:
     """Begins a search with another net than the one that it is called with."""
 
-    def __call__(self) -> Compared:
+    def __call__(self) -> Candidate:
         return base_of(nets.depthwise(), platform="generic")
 
 

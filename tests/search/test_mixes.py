@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from lingeronnx import api
 from lingeronnx.graph import ir
 from lingeronnx.search.ladder import NarrowLayer
-from lingeronnx.search.mixes import MOST_MIXES, chosen_layers, mixes_within
+from lingeronnx.search.mixes import MAX_MIXES, choose_layers_to_widen, search_mixes
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 GAINS = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 50)), min_size=1, max_size=7)
 
@@ -23,11 +23,11 @@ def layers_of(pairs):
 
 
 @given(GAINS, st.floats(0, 200))
-@examples(60)
+@limit_examples(60)
 def test_the_choice_fits_and_has_half_of_what_is_possible(pairs, room):
     """Oracle: all subsets (at most 128)."""
     layers = layers_of(pairs)
-    chosen = chosen_layers(layers, room)
+    chosen = choose_layers_to_widen(layers, room)
     assert sum(layer.bytes for layer in chosen) <= room
     assert len({layer.selector for layer in chosen}) == len(chosen)
     subsets = itertools.chain.from_iterable(itertools.combinations(layers, n) for n in range(len(layers) + 1))
@@ -36,7 +36,7 @@ def test_the_choice_fits_and_has_half_of_what_is_possible(pairs, room):
 
 
 @given(GAINS, st.integers(1, 500), st.integers(0, 300), st.lists(st.integers(0, 6), min_size=7, max_size=7))
-@examples(60)
+@limit_examples(60)
 def test_what_is_tried_closes_in_on_the_limit(pairs, limit, fixed, extra):
     """Law: whether a mix keeps the limit is told right, and no layer more would fit beside the best where costs add."""
     layers, tries = layers_of(pairs), {}
@@ -51,8 +51,8 @@ def test_what_is_tried_closes_in_on_the_limit(pairs, limit, fixed, extra):
         tries[names] = cost(names)
         return [cost(names) / limit]
 
-    assert mixes_within(layers, tried) == (fixed <= limit)
-    assert len(tries) <= MOST_MIXES + 2
+    assert search_mixes(layers, tried) == (fixed <= limit)
+    assert len(tries) <= MAX_MIXES + 2
     kept = [names for names, spent in tries.items() if spent <= limit]
     assert bool(kept) == (fixed <= limit)
     if kept and not any(extra):
@@ -64,13 +64,13 @@ def test_what_is_tried_closes_in_on_the_limit(pairs, limit, fixed, extra):
 def test_what_nobody_knows_is_gone_half_way():
     layers = layers_of([(1.0, 10), (0.5, 10)])
     sizes = []
-    assert mixes_within(layers, lambda mix: sizes.append(len(mix)) or [0.5 if len(mix) < 2 else float("inf")])
+    assert search_mixes(layers, lambda mix: sizes.append(len(mix)) or [0.5 if len(mix) < 2 else float("inf")])
     assert sizes == [0, 2, 1]
 
 
 def bits_of(graph):
     """Return the width of weights by node, of those that say it."""
-    return {str(n.name): ir.attr(n, "parameter_bits") for n in graph.graph if "parameter_bits" in n.attributes}
+    return {str(n.name): ir.get_attr(n, "parameter_bits") for n in graph.graph if "parameter_bits" in n.attributes}
 
 
 @pytest.mark.parametrize("platform", ("arcs", pytest.param("generic", marks=pytest.mark.slow)))

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, ConstraintError, DataError
-from lingeronnx.flow import compared, plan_for, prepare, refined
-from lingeronnx.flow.assign import shared_scales
+from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.flow.assign import group_shared_scales
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.search import Goal, search
-from lingeronnx.search.cost import AttemptCost, cost_of
-from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, narrow_weights, rungs
-from lingeronnx.search.page import _Axis, _front, picture
-from lingeronnx.search.run import _MOST
+from lingeronnx.search.cost import AttemptCost, measure_cost
+from lingeronnx.search.ladder import MAX_FLOAT_MAC_SHARE, Attempt, iter_rungs, rank_layer_groups, rank_narrow_layers
+from lingeronnx.search.page import _Axis, _pareto_front, render_svg
+from lingeronnx.search.run import _MAX_ATTEMPTS
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DIGITS = MODELS / "digits_cnn.onnx"
@@ -35,7 +35,7 @@ NETS = ("depthwise", "residual", "concat", "branches")
 
 def data(net, count=12, seed=3):
     """Return samples for the net's input x; by default too few for `effort="best"` to choose methods by."""
-    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
+    shape = [1 if i == 0 else d for i, d in enumerate(ir.get_shape(net.graph.inputs[0]))]
     return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
 
 
@@ -49,9 +49,9 @@ def three_layers():
 
 def base_of(net, **options):
     """Return what the options give for a net, as `search` begins with it."""
-    prepared = prepare(net, data(net), None, {"effort": "fast", **options}, hold=False)
-    planned = plan_for(prepared)
-    return compared(prepared, planned, refined(planned))
+    prepared = prepare_model(net, data(net), None, {"effort": "fast", **options}, hold=False)
+    planned = plan_model(prepared)
+    return build_candidate(prepared, planned, refine_weights(planned))
 
 
 # ---- the ladder --------------------------------------------------------------------------------------------------
@@ -62,12 +62,16 @@ def base_of(net, **options):
 def test_groups_keep_what_shares_a_scale_together(name):
     """Law: every layer is in one group, and tensors that share a scale are in the same."""
     planned = base_of(getattr(nets, name)(), platform="generic").planned
-    found = groups(planned)
+    found = rank_layer_groups(planned)
     tensors = [tensor for group in found for layer in group.layers for tensor in layer.activation.tensors]
     assert len(tensors) == len(set(tensors))
-    home = {tensor: number for number, group in enumerate(found) for layer in group.layers
-            for tensor in layer.activation.tensors}  # fmt: skip
-    for shared_scale in shared_scales(planned.parts, planned.target):
+    home = {
+        tensor: number
+        for number, group in enumerate(found)
+        for layer in group.layers
+        for tensor in layer.activation.tensors
+    }
+    for shared_scale in group_shared_scales(planned.parts, planned.target):
         assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
     assert sum(group.share for group in found) == pytest.approx(1)
 
@@ -77,7 +81,7 @@ def test_a_rung_only_grows(platform):
     """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
     planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
     target, before, dearest = planned.target, Attempt(), 0.0
-    for rung in rungs(planned, Attempt()):
+    for rung in iter_rungs(planned, Attempt()):
         for attempt in rung:
             now = {name: widths for name, *widths in attempt.wide}
             then = {name: widths for name, *widths in before.wide}
@@ -106,7 +110,7 @@ def test_attempts_are_options_of_quantize():
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.dictionaries(st.sampled_from(["8x8", "16x16", "8x4", "float"]), st.integers(1, 10**6), min_size=1))
 def test_work_is_the_mean_product_of_widths(macs):
     """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of weights."""
@@ -119,8 +123,8 @@ def test_cost_counts_every_constant():
     """Oracle: the bytes of the initializers as the file holds them."""
     base = base_of(nets.plain(), platform="generic")
     proto = ir.to_proto(base.lowered.graph)
-    assert cost_of(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
-    assert set(cost_of(base).macs) == {"8x8"}
+    assert measure_cost(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
+    assert set(measure_cost(base).macs) == {"8x8"}
 
 
 # ---- the climb ---------------------------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ def test_the_cheapest_that_meets_is_chosen():
     assert not any("wish" in line for line in result.report.warnings)
     worst = min(values["sqnr"] for values in result.report.outputs.values())
     assert worst >= 24.0
-    assert len(found.trials) <= _MOST
+    assert len(found.trials) <= _MAX_ATTEMPTS
 
 
 def test_a_chip_gets_outputs_in_32_bits():
@@ -226,7 +230,7 @@ def test_what_cannot_be_met_says_so():
     assert f"with {nearest:.3g} missing" in found.stopped
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
-        assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
+        assert trial.cost.macs.get("float", 0) <= MAX_FLOAT_MAC_SHARE * total
 
 
 def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
@@ -264,7 +268,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
     import lingeronnx.search.attempts as attempts
 
-    calls, true = [], attempts.refined
+    calls, true = [], attempts.refine_weights
 
     def interrupted(planned, **more):
         calls.append(planned)
@@ -273,7 +277,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
         return true(planned, **more)
 
     base = base_of(three_layers(), platform="generic", weight_bits=4)
-    monkeypatch.setattr(attempts, "refined", interrupted)
+    monkeypatch.setattr(attempts, "refine_weights", interrupted)
     result, found = search(base, Goal(min_sqnr=90.0))
     assert len(found.trials) == 2
     assert found.stopped.startswith("interrupted")
@@ -292,9 +296,16 @@ def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
     labels[::9] = 0  # the float model is wrong there, too
     np.savez("test.npz", x=images, labels=labels)
     found = api.quantize(
-        net, data(net), platform="generic", weight_bits=4, effort="fast",
-        eval_data="test.npz", metric="own.py:share", max_drop=0.001, limit=50,
-    ).report.search  # fmt: skip
+        net,
+        data(net),
+        platform="generic",
+        weight_bits=4,
+        effort="fast",
+        eval_data="test.npz",
+        metric="own.py:share",
+        max_drop=0.001,
+        limit=50,
+    ).report.search
     assert found["met"]
     assert 0 <= found["trials"][-1]["value"] <= 1
     assert found["float"] is not None
@@ -330,30 +341,30 @@ def test_more_rejects():
 # ---- page and command --------------------------------------------------------------------------------------------
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
 def test_the_front_is_paretos(points):
     """Oracle: a point is on the front where no other has at most its work and at least its value, and is not it."""
     made = [{"work": float(work), "value": float(value)} for work, value in points]
-    front = {(t["work"], t["value"]) for t in _front(made)}
+    front = {(t["work"], t["value"]) for t in _pareto_front(made)}
     assert front == {
         (a, b) for a, b in map(tuple, points) if not any(c <= a and d >= b and (c, d) != (a, b) for c, d in points)
     }
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans())
-@examples(20)
+@limit_examples(20)
 def test_the_picture_is_sound_svg(value, wanted, met):
     """Whatever the numbers, every mark lies inside of the picture."""
     trial = {"what": "<a> & b", "value": value, "work": 1.0, "met": met, "chosen": True}
-    drawn = picture({"trials": [trial], "unit": "dB", "wanted": wanted, "float": None})
+    drawn = render_svg({"trials": [trial], "unit": "dB", "wanted": wanted, "float": None})
     root = ET.fromstring(drawn)
     (mark,) = root.iter("{http://www.w3.org/2000/svg}circle")
     assert 0 <= float(mark.get("cx")) <= 720
     assert 0 <= float(mark.get("cy")) <= 400
 
 
-@examples(60)
+@limit_examples(60)
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 def test_ticks_are_round(low, span):
     """Multiples of 1, 2, 2.5 or 5 times a power of ten inside of the axis, two to six of them."""
@@ -372,8 +383,23 @@ def test_the_command(tmp_path):
     ir.save(net, files[0])
     np.savez(files[1], x=data(net))
     model, calib, out = map(str, files)
-    words = ["quantize", model, "-o", out, "--calib", calib, "--platform", "generic", "--weight-bits", "4",
-             "--effort", "fast", "--min-sqnr", "20", "--json"]  # fmt: skip
+    words = [
+        "quantize",
+        model,
+        "-o",
+        out,
+        "--calib",
+        calib,
+        "--platform",
+        "generic",
+        "--weight-bits",
+        "4",
+        "--effort",
+        "fast",
+        "--min-sqnr",
+        "20",
+        "--json",
+    ]
     done = CliRunner().invoke(cli.main, words)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["search"]
@@ -433,12 +459,12 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
 def test_weights_come_back_one_layer_at_a_time(platform):
     """Law: each layer with narrow weights is named once, and the rung ends where all have 8 bits."""
     planned = base_of(nets.shortcut(), platform=platform, weight_bits=4).planned
-    narrow = narrow_weights(planned)
+    narrow = rank_narrow_layers(planned)
     names = [layer.selector for layer in narrow]
     gains = [layer.gain / layer.bytes for layer in narrow]
     assert gains == sorted(gains, reverse=True)
     assert len(names) == len(set(names)) == 3
-    alone = next(rung for rung in rungs(planned, Attempt()) if rung[0].wide)
+    alone = next(rung for rung in iter_rungs(planned, Attempt()) if rung[0].wide)
     assert [len(attempt.wide) for attempt in alone] == [1, 2, 3]
     assert {widths for _, *widths in map(tuple, alone[-1].wide) for widths in [tuple(widths)]} == {(8, 8)}
 
@@ -446,9 +472,9 @@ def test_weights_come_back_one_layer_at_a_time(platform):
 def test_narrow_weights_cost_half():
     """Oracle: the bytes of the int8 constants of the layers that say 4 bits, by half."""
     bases = [base_of(nets.shortcut(), platform="arcs", weight_bits=bits) for bits in (8, 4)]
-    whole, few = (cost_of(base).bytes for base in bases)
+    whole, few = (measure_cost(base).bytes for base in bases)
     graph = bases[1].lowered.graph
-    sizes = [node.inputs[1].const_value.nbytes for node in graph.graph if ir.attr(node, "parameter_bits") == 4]
+    sizes = [node.inputs[1].const_value.nbytes for node in graph.graph if ir.get_attr(node, "parameter_bits") == 4]
     assert whole - few == sum(size // 2 for size in sizes) > 0
 
 
@@ -459,7 +485,7 @@ def test_auto_gives_the_wish_the_fewest_bits():
     for wish in (5.0, 24.0):
         made = api.quantize(net, images, platform="arcs", effort="best", weight_bits="auto", min_sqnr=wish)
         nodes = [node for node in made.graph.graph if "parameter_bits" in node.attributes]
-        counts.append(sum(ir.attr(node, "parameter_bits") == 4 for node in nodes))
+        counts.append(sum(ir.get_attr(node, "parameter_bits") == 4 for node in nodes))
         assert made.report.search["met"]
         assert made.report.chip_ready
     assert counts[0] > counts[1]

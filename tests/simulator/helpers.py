@@ -6,12 +6,12 @@ import os
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
-from simulator.machine import Call, Spec, compile
-from tests.examples import examples, some
+from simulator.fixed_point import Rescale
+from simulator.program import Step, TensorSpec, compile_program
+from tests.case_selection import choose_fast_subset, limit_examples
 
-few = examples(25, derandomize=True)
-more = examples(60, derandomize=True)
+few = limit_examples(25, derandomize=True)
+more = limit_examples(60, derandomize=True)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -32,15 +32,15 @@ def simd(on):
 def run(kernel, *arrays, **options):
     """Compile one kernel for these arrays as feeds and return its only output."""
     names = tuple(f"x{i}" for i in range(len(arrays)))
-    step, feed = Call(kernel, names, ("y",)), dict(zip(names, arrays, strict=True))
-    exact = {name: Spec(a.shape, a.dtype) for name, a in feed.items()}
+    step, feed = Step(kernel, names, ("y",)), dict(zip(names, arrays, strict=True))
+    exact = {name: TensorSpec(a.shape, a.dtype) for name, a in feed.items()}
     if kernel.per_sample and all(a.ndim > 1 and len(a) == len(arrays[0]) for a in arrays):
-        samples = {name: Spec((1, *a.shape[1:]), a.dtype) for name, a in feed.items()}
-        program = compile([step], samples, keep=["y"], **options)
+        samples = {name: TensorSpec((1, *a.shape[1:]), a.dtype) for name, a in feed.items()}
+        program = compile_program([step], samples, keep=["y"], **options)
         if not program.per_sample:
-            program = compile([step], exact, keep=["y"], **options)
+            program = compile_program([step], exact, keep=["y"], **options)
     else:
-        program = compile([step], exact, keep=["y"], **options)
+        program = compile_program([step], exact, keep=["y"], **options)
     ((_, y),) = program.run(feed)
     return y
 
@@ -62,7 +62,7 @@ def integers(rng, shape, dtype=np.int8, extremes=False):
 @st.composite
 def rescales(draw, shifts=(-2, 14), bits=(8,)):
     """Power-of-two and general requantizations around the given right shifts."""
-    width, shift = draw(st.sampled_from(some(2, bits))), draw(st.integers(*shifts))
+    width, shift = draw(st.sampled_from(choose_fast_subset(2, bits))), draw(st.integers(*shifts))
     if draw(st.booleans()):
         return Rescale.from_shift(shift, width)
     return Rescale.from_ratio(draw(st.floats(0.5, 2.0, exclude_max=True)) * 2.0**-shift, width)

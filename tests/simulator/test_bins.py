@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from simulator.bins import channels, count
-from tests.examples import examples
+from simulator.histogram import accumulate_histogram, channel_statistics
+from tests.case_selection import limit_examples
 
 
-@examples(40)
+@limit_examples(40)
 @given(st.lists(st.floats(-7.96875, 7.96875, width=32), min_size=1, max_size=40), st.integers(-3, 3))
 def test_as_in_plain_python(numbers, exponent):
     """Each number is in the bin that begins at or below it."""
     x = np.array(numbers, np.float32)
     bins = np.zeros(256, np.int64)
-    squares = count(x, 2.0**exponent, bins)
+    squares = accumulate_histogram(x, 2.0**exponent, bins)
     want = [0] * 256
     for number in x.tolist():
         want[128 + math.floor(number * 2.0**exponent)] += 1
@@ -33,7 +33,7 @@ def test_times_the_factor_of_the_channel(kind, shape):
     rng = np.random.default_rng(0)
     x, factors = rng.uniform(-3, 3, shape).astype(kind), np.array([0.3, 1.0, 1 / 0.7])
     bins = np.zeros(4096, np.int64)
-    squares = count(x, 256.0, bins, factors)
+    squares = accumulate_histogram(x, 256.0, bins, factors)
     want, total = [0] * 4096, []
     for n in range(shape[0]):
         for c in range(3):
@@ -49,22 +49,22 @@ def test_times_the_factor_of_the_channel(kind, shape):
 def test_many_numbers_and_counts_that_are_there(kind):
     x = np.arange(-4096, 4096).astype(kind)
     bins = np.ones(8192, np.int64)
-    assert count(x, 1.0, bins) == math.fsum(i * i for i in range(-4096, 4096))
+    assert accumulate_histogram(x, 1.0, bins) == math.fsum(i * i for i in range(-4096, 4096))
     assert (bins == 2).all()
 
 
 def test_the_smallest_numbers():
     """A number far below the width of a bin is in the bin on its own side of zero."""
     bins = np.zeros(4, np.int64)
-    count(np.array([-1e-45, 0.0, 1e-45], np.float32), 2.0**-100, bins)
+    accumulate_histogram(np.array([-1e-45, 0.0, 1e-45], np.float32), 2.0**-100, bins)
     assert bins.tolist() == [0, 1, 2, 0]
 
 
-@examples(40)
+@limit_examples(40)
 @given(hnp.arrays(np.float32, st.tuples(*[st.integers(1, 9)] * 3), elements=st.floats(-1e4, 1e4, width=32)))
 def test_channels_as_in_plain_python(x):
     """The largest magnitude is exact, the sum of squares to the last bits."""
-    largest, squares = channels(x)
+    largest, squares = channel_statistics(x)
     for c in range(x.shape[1]):
         numbers = x[:, c].reshape(-1).tolist()
         assert largest[c] == max(map(abs, numbers))
@@ -75,7 +75,7 @@ def test_long_channels_in_any_memory_order():
     """Of more numbers than are summed at a time; an array that lies otherwise in memory is the same array."""
     x = np.arange(-6000, 6008, dtype=np.float32).reshape(2, 2, 1501, 2)
     for array in (x, np.asfortranarray(x)):
-        largest, squares = channels(array)
+        largest, squares = channel_statistics(array)
         assert largest.tolist() == [6000.0, 6007.0]
         for c in range(2):
             assert squares[c] == math.fsum(v * v for v in x[:, c].reshape(-1).tolist())
@@ -85,7 +85,7 @@ def test_a_channel_with_nan_has_nan():
     """The others have not."""
     x = np.ones((2, 3, 2), np.float32)
     x[1, 1, 0] = np.nan
-    largest, squares = channels(x)
+    largest, squares = channel_statistics(x)
     assert np.isnan(largest).tolist() == np.isnan(squares).tolist() == [False, True, False]
 
 
@@ -94,9 +94,9 @@ def test_rows_of_any_length(length):
     """Short rows, whole vectors, whole blocks, and what is left of each."""
     x = np.random.default_rng(length).integers(-50, 51, (2, 3, length)).astype(np.float32)
     whole = x.astype(np.int64)
-    largest, squares = channels(x)
+    largest, squares = channel_statistics(x)
     assert largest.tolist() == np.abs(whole).max(axis=(0, 2)).tolist()
     assert squares.tolist() == (whole * whole).sum(axis=(0, 2)).tolist()
     bins = np.zeros(128, np.int64)
-    assert count(x, 1.0, bins) == (whole * whole).sum()
+    assert accumulate_histogram(x, 1.0, bins) == (whole * whole).sum()
     assert bins.tolist() == [np.count_nonzero(whole == k - 64) for k in range(128)]

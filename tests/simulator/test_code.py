@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 
-from simulator import _code, _store
+from simulator import _code_cache, _disk_cache
 from simulator._jit import config, jit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,58 +22,70 @@ Pair = namedtuple("Pair", "a b")
 _PROGRAM = """
 import sys
 import numpy as np
-from simulator import _code
-from simulator.fixed import Rescale
+from simulator import _code_cache
+from simulator.fixed_point import Rescale
 from simulator.kernels import AddShift, Conv, MaxPool
-from simulator.machine import Call, Spec, compile
+from simulator.program import Step, TensorSpec, compile_program
 rescale = Rescale.from_shift(7, 8)
 conv = Conv(np.arange(-54, 54, dtype=np.int8).reshape(4, 3, 3, 3), None, rescale, None, (1, 1, 1, 1))
 steps = [
-    Call(conv, ("x",), ("y",)),
-    Call(MaxPool((2, 2), (1, 1), (0, 0, 1, 1)), ("y",), ("z",)),
-    Call(AddShift(0, 1), ("y", "z"), ("s",)),
+    Step(conv, ("x",), ("y",)),
+    Step(MaxPool((2, 2), (1, 1), (0, 0, 1, 1)), ("y",), ("z",)),
+    Step(AddShift(0, 1), ("y", "z"), ("s",)),
 ]
-program = compile(steps, {"x": Spec((1, 3, 5, 5), np.int8)}, ["s"])
+program = compile_program(steps, {"x": TensorSpec((1, 3, 5, 5), np.int8)}, ["s"])
 x = np.arange(150).astype(np.int8).reshape(2, 3, 5, 5)
 (_, s), = program.run({"x": x})
 print(s.tolist())
-print(_code._address.cache_info().currsize, "numba" in sys.modules)
+print(_code_cache._load_or_compile.cache_info().currsize, "numba" in sys.modules)
 """
 
 
 @pytest.mark.parametrize(
     "value",
     (
-        None, True, 3, 0.5, np.int8(1), np.float32(2), np.zeros((2, 3), np.int16), np.zeros(4, np.float64),
-        (1, np.zeros(1, np.uint8)), (1, 2), Pair(1, 2), Pair(1, np.int32(2)), Pair((1, None), Pair(0.5, 2)), (),
+        None,
+        True,
+        3,
+        0.5,
+        np.int8(1),
+        np.float32(2),
+        np.zeros((2, 3), np.int16),
+        np.zeros(4, np.float64),
+        (1, np.zeros(1, np.uint8)),
+        (1, 2),
+        Pair(1, 2),
+        Pair(1, np.int32(2)),
+        Pair((1, None), Pair(0.5, 2)),
+        (),
     ),
     ids=repr,
-)  # fmt: skip
+)
 def test_kinds_stand_for_numbas_types(value):
     """Law: what a kind becomes is what Numba itself makes of the value."""
-    assert _code._numba_type(_code.kind(value)) == numba.typeof(value)
+    assert _code_cache._numba_type(_code_cache.argument_type(value)) == numba.typeof(value)
 
 
 def test_arrays_may_be_written_whatever_they_say():
     """Law: a constant that cannot be written has the type of one that can, so that one code serves both."""
     x = np.zeros(3)
     x.flags.writeable = False
-    assert _code.kind(x) == _code.kind(np.zeros(3))
+    assert _code_cache.argument_type(x) == _code_cache.argument_type(np.zeros(3))
 
 
 def test_other_types_are_other_code():
     """Law: the text of kinds tells apart what Numba tells apart: classes, ranks, numbers of members."""
     values = [np.zeros(1, np.int8), np.zeros((1, 1), np.int8), np.zeros(1, np.int16), (1, 2), Pair(1, 2), ((1,), 2), 1]
-    assert len({_code._text(_code.kind(value)) for value in values}) == len(values)
+    assert len({_code_cache._type_key(_code_cache.argument_type(value)) for value in values}) == len(values)
 
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """Return an empty cache that is used until the end of the test."""
     monkeypatch.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    _store.cache_folder.cache_clear()
+    _disk_cache.cache_folder.cache_clear()
     yield tmp_path
-    _store.cache_folder.cache_clear()
+    _disk_cache.cache_folder.cache_clear()
 
 
 def twice(x, y):
@@ -83,31 +95,31 @@ def twice(x, y):
 
 def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
     """Law: where Numba's libraries lack a function, the code comes from Numba, and the answer is the same."""
-    kinds = (_code.kind(np.zeros(1)), _code.kind(np.zeros(1)))
-    _code._address(jit(twice), kinds)
+    kinds = (_code_cache.argument_type(np.zeros(1)), _code_cache.argument_type(np.zeros(1)))
+    _code_cache._load_or_compile(jit(twice), kinds)
     (path,) = cache.rglob("*.loop")
-    head, _, code = _store.read(path.stem, "loop").partition(b"\n")
+    head, _, code = _disk_cache.read_code(path.stem, "loop").partition(b"\n")
     symbol, names = json.loads(head)
     assert "twice" in symbol
     for told, kept in (([*names, "NRT_there_is_none"], code), (names, b"no code at all")):
-        _store.write(path.stem, "loop", json.dumps([symbol, told]).encode() + b"\n" + kept)
-        assert _code._address(jit(twice), kinds)
-        head, _, again = _store.read(path.stem, "loop").partition(b"\n")  # written again
+        _disk_cache.write_code(path.stem, "loop", json.dumps([symbol, told]).encode() + b"\n" + kept)
+        assert _code_cache._load_or_compile(jit(twice), kinds)
+        head, _, again = _disk_cache.read_code(path.stem, "loop").partition(b"\n")  # written again
         assert json.loads(head)[1] == names
         assert len(again) == len(code)
 
 
 def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
     """Law: two processes that need the same code compile it once."""
-    kinds = (_code.kind(np.zeros(1)), _code.kind(np.zeros(1)))
-    _code._address(jit(twice), kinds)
+    kinds = (_code_cache.argument_type(np.zeros(1)), _code_cache.argument_type(np.zeros(1)))
+    _code_cache._load_or_compile(jit(twice), kinds)
     (path,) = cache.rglob("*.loop")
     kept = path.read_bytes()
     path.unlink()
-    monkeypatch.setattr(_code, "_compiled", None)  # compiling would fail
+    monkeypatch.setattr(_code_cache, "_compile_and_store", None)  # compiling would fail
     with ThreadPoolExecutor(1) as pool:
-        with _store.alone(path.stem):  # as another process holds it
-            found = pool.submit(_code._address, jit(twice), kinds)
+        with _disk_cache.exclusive_lock(path.stem):  # as another process holds it
+            found = pool.submit(_code_cache._load_or_compile, jit(twice), kinds)
             with pytest.raises(TimeoutError):
                 found.result(0.2)
             path.write_bytes(kept)
@@ -117,11 +129,11 @@ def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
 
 def test_code_is_of_a_target(monkeypatch):
     """Law: other settings of Numba, such as another processor, are other code."""
-    before, key = _store._target(), _store.key("a")
-    _store._target.cache_clear()
+    before, key = _disk_cache._environment_key(), _disk_cache.make_cache_key("a")
+    _disk_cache._environment_key.cache_clear()
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
-    other, after = _store._target(), _store.key("a")
-    _store._target.cache_clear()
+    other, after = _disk_cache._environment_key(), _disk_cache.make_cache_key("a")
+    _disk_cache._environment_key.cache_clear()
     assert before != other
     assert key != after
     assert numba.__version__ in before
@@ -131,12 +143,16 @@ def test_numbas_libraries_are_found_without_numba():
     """What they offer is what Numba itself links with, at the same addresses."""
     from numba.core.runtime import _nrt_python
 
-    assert _code._library_function("NRT_MemInfo_alloc_aligned") == _nrt_python.c_helpers["MemInfo_alloc_aligned"]
     assert (
-        _code._library_function("numba_attempt_nocopy_reshape") == numba._helperlib.c_helpers["attempt_nocopy_reshape"]
+        _code_cache._library_function_address("NRT_MemInfo_alloc_aligned")
+        == _nrt_python.c_helpers["MemInfo_alloc_aligned"]
     )
-    assert _code._library_function("NRT_there_is_none") is None
-    assert _code._library_function("memset") is None
+    assert (
+        _code_cache._library_function_address("numba_attempt_nocopy_reshape")
+        == numba._helperlib.c_helpers["attempt_nocopy_reshape"]
+    )
+    assert _code_cache._library_function_address("NRT_there_is_none") is None
+    assert _code_cache._library_function_address("memset") is None
 
 
 @pytest.mark.slow
@@ -160,7 +176,7 @@ def test_a_second_process_needs_no_numba(tmp_path):
     assert int(count) == len(list(tmp_path.rglob("*.loop"))) >= 3
     assert run() == (first, [count, "False"])
     # as on ARM
-    near = "from simulator import _llvm; del _llvm._linker; _llvm._linked_anywhere = _llvm._linked_near"
+    near = "from simulator import _llvm; del _llvm._get_lljit; _llvm._link_with_lljit = _llvm._link_with_mcjit"
     assert run(near) == (first, [count, "False"])
 
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
+from simulator.fixed_point import Rescale
 from simulator.kernels import Conv, Linear, MatMul
-from simulator.kernels.loops import _simd
-from simulator.machine import MachineError
-from tests.examples import some
-from tests.naive import conv as naive
+from simulator.kernels.loops import _conv_simd
+from simulator.program import SimulatorError
+from tests.case_selection import choose_fast_subset
+from tests.oracles import conv as naive
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 PATHS = pytest.mark.parametrize("fast", [False, True], ids=["loops", "simd"])
@@ -29,7 +29,9 @@ def convolutions(draw):
     size = [max(draw(st.integers(1, 6)), d * (k - 1) + 1) for k, d in zip(kernel, dilations, strict=True)]
     dtypes = draw(
         st.sampled_from(
-            some(4, [(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)])
+            choose_fast_subset(
+                4, [(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)]
+            )
         )
     )
     extremes = draw(st.booleans())
@@ -111,14 +113,14 @@ def test_accumulators_never_wrap(fast, bias, group):
 
 def test_the_vector_path_is_taken_only_where_32_bits_suffice():
     weight = np.full((1, 66000, 1, 1), -128, np.int8)
-    assert _simd.fits(weight[:, :40000], np.zeros(1, np.int64))
-    assert not _simd.fits(weight, np.zeros(1, np.int64))
-    assert not _simd.fits(weight[:, :9], np.array([2**31 - 2000]))
+    assert _conv_simd.fits_int32(weight[:, :40000], np.zeros(1, np.int64))
+    assert not _conv_simd.fits_int32(weight, np.zeros(1, np.int64))
+    assert not _conv_simd.fits_int32(weight[:, :9], np.array([2**31 - 2000]))
 
 
 def test_environment_forbids_the_vector_path():
     with simd(False):
-        assert not _simd.available()
+        assert not _conv_simd.active_instruction_set()
 
 
 @PATHS
@@ -126,7 +128,7 @@ def test_linear(fast):
     @few
     @given(
         SEEDS,
-        rescales(bits=some(1, (8, 16, 32))),
+        rescales(bits=choose_fast_subset(1, (8, 16, 32))),
         st.sampled_from([(40,), (3, 40), (2, 5, 40)]),
         st.sampled_from([1, 10, 33]),
     )
@@ -154,7 +156,7 @@ def test_linear_with_more_rows_than_fit_at_once(fast):
     SEEDS,
     rescales(bits=(8, 32)),
     st.sampled_from([((3, 4), (4, 5)), ((2, 3, 4), (2, 4, 1)), ((1, 2, 3, 4), (1, 2, 4, 5)), ((2, 3, 4), (4, 5))]),
-    st.sampled_from(some(2, [(np.int8, np.int8), (np.int16, np.int16), (np.int16, np.int8)])),
+    st.sampled_from(choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int16), (np.int16, np.int8)])),
 )
 def test_matmul(seed, rescale, shapes, dtypes):
     rng = np.random.default_rng(seed)
@@ -189,10 +191,10 @@ SHIFT = Rescale.from_shift(4, 8)
     ],
 )
 def test_what_does_not_fit_is_named(kernel, shape, dtype, says):
-    with pytest.raises(MachineError, match=f"-> y: .*{says}"):
+    with pytest.raises(SimulatorError, match=f"-> y: .*{says}"):
         run(kernel, np.zeros(shape, dtype))
 
 
 def test_matrices_that_do_not_fit():
-    with pytest.raises(MachineError, match="cannot be multiplied"):
+    with pytest.raises(SimulatorError, match="cannot be multiplied"):
         run(MatMul(SHIFT), np.zeros((2, 3), np.int8), np.zeros((2, 3), np.int8))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
-from simulator.kernels import LayerNorm, LogSoftmax, Softmax, Table, grid, softmax_entry
-from simulator.lut import piecewise
-from simulator.machine import MachineError
-from tests.naive import curves as naive
+from simulator.fixed_point import Rescale
+from simulator.kernels import LayerNorm, LogSoftmax, Softmax, Table, all_integers, make_input_table
+from simulator.piecewise import load_piecewise
+from simulator.program import SimulatorError
+from tests.oracles import curves as naive
 from tests.simulator.helpers import SEEDS, few, integers, rescales, run, same, triple
 
 TABLES = [(function, chip) for chip in ("venus", "arcs", "venusA") for function in ("sigmoid", "tanh")]
@@ -23,7 +23,7 @@ WAYS = ("divide", "fused", "newton")
 
 @pytest.mark.parametrize(("function", "chip"), [*TABLES, ("gelu", "venusA"), ("swish", "venusA")])
 def test_pieces(function, chip):
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     top = 1 << (table.bits - 1)
     edges = [int(b) + d for b in table.borders for d in (-1, 0, 1)]
     x = np.array([v for v in {*edges, *(-e for e in edges), 0, -top, top - 1} if -top <= v < top])
@@ -42,11 +42,11 @@ def test_table(dtype, shape):
     x = integers(rng, shape, dtype)
     x.flat[0], x.flat[-1] = np.iinfo(dtype).min, np.iinfo(dtype).max
     same(run(Table(values), x), values[x.astype(int) + (1 << (bits - 1))], np.int8)
-    assert grid(bits)[[0, -1]].tolist() == [np.iinfo(dtype).min, np.iinfo(dtype).max]
+    assert all_integers(bits)[[0, -1]].tolist() == [np.iinfo(dtype).min, np.iinfo(dtype).max]
 
 
 def test_table_of_another_width():
-    with pytest.raises(MachineError, match="a table of \\[256\\] entries does not fit int16"):
+    with pytest.raises(SimulatorError, match="a table of \\[256\\] entries does not fit int16"):
         run(Table(np.zeros(256, np.int8)), np.zeros((1, 4), np.int16))
 
 
@@ -59,7 +59,7 @@ def test_table_of_another_width():
 )
 def test_softmax(seed, way, q, extremes, length, rescale):
     x = integers(np.random.default_rng(seed), (3, length), extremes=extremes)
-    got = run(Softmax(softmax_entry(2.0 ** (25 - q), 8), rescale, way=way), x)
+    got = run(Softmax(make_input_table(2.0 ** (25 - q), 8), rescale, way=way), x)
     want = np.array([naive.softmax(row.tolist(), 2 ** (25 - q), way, triple(rescale)) for row in x])
     same(got, want, np.int8)
 
@@ -70,7 +70,7 @@ def test_log_softmax(seed, way, scale, length, rescale):
     ratio = 2.0**25 / scale
     m, s = (r := Rescale.from_ratio(ratio, 32)).multiplier, r.shift
     x = integers(np.random.default_rng(seed), (3, length))
-    got = run(LogSoftmax(softmax_entry(ratio, 8), rescale, way=way), x)
+    got = run(LogSoftmax(make_input_table(ratio, 8), rescale, way=way), x)
     want = np.array([naive.log_softmax(row.tolist(), naive.Fraction(m, 2**s), way, triple(rescale)) for row in x])
     same(got, want, np.int8)
 
@@ -79,7 +79,7 @@ def test_softmax_of_constant_rows_beyond_int32():
     """The sum of 600 equal powers is cut to int32."""
     x = np.full((1, 600), 5, np.int8)
     for way in WAYS:
-        kernel = Softmax(softmax_entry(2.0**21, 8), Rescale.from_shift(0, 32), way=way)
+        kernel = Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), way=way)
         want = naive.softmax(x[0].tolist(), 2**21, way, (1 << 30, 30, 32))
         assert run(kernel, x)[0].tolist() == want
 
@@ -87,7 +87,7 @@ def test_softmax_of_constant_rows_beyond_int32():
 @pytest.mark.parametrize("axis", (-1, -2, 1, 2))
 def test_rows_of_several_axes(axis):
     x = integers(np.random.default_rng(1), (4, 3, 5))
-    entry, rescale = softmax_entry(2.0**21, 8), Rescale.from_shift(8, 8)
+    entry, rescale = make_input_table(2.0**21, 8), Rescale.from_shift(8, 8)
     got = run(Softmax(entry, rescale, axis=axis), x)
     rows = x.reshape(math.prod(x.shape[: axis % 3]), -1)
     want = np.array([naive.softmax(row.tolist(), 2**21, "divide", triple(rescale)) for row in rows])
@@ -100,20 +100,20 @@ def test_softmax_is_near_the_real_one():
     real = np.exp(x / 16.0 - x.max(axis=1, keepdims=True) / 16.0)
     real *= 2.0**15 / real.sum(axis=1, keepdims=True)
     for way in WAYS:
-        got = run(Softmax(softmax_entry(2.0**21, 8), Rescale.from_shift(0, 32), way=way), x)
+        got = run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), way=way), x)
         assert np.abs(got - real).max() <= 1.5
 
 
 @pytest.mark.parametrize("wrong", ({"axis": 2}, {"axis": -3}, {"way": "guess"}))
 def test_softmax_refuses(wrong):
-    with pytest.raises(MachineError):
-        run(Softmax(softmax_entry(2.0**21, 8), Rescale.from_shift(8, 8), **wrong), np.zeros((1, 4), np.int8))
+    with pytest.raises(SimulatorError):
+        run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(8, 8), **wrong), np.zeros((1, 4), np.int8))
 
 
 def test_rows_over_samples_are_not_split():
     """A row that takes in axis 0 sees all samples at once."""
     x = integers(np.random.default_rng(3), (4, 3))
-    got = run(Softmax(softmax_entry(2.0**21, 8), Rescale.from_shift(8, 8), axis=0), x)
+    got = run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(8, 8), axis=0), x)
     want = naive.softmax(x.reshape(-1).tolist(), 2**21, "divide", (1 << 30, 38, 8))
     assert got.reshape(-1).tolist() == want
 
@@ -157,5 +157,5 @@ def test_layer_norm_over_two_axes():
 @pytest.mark.parametrize("wrong", ({"fraction": 12}, {"axes": 0}, {"epsilon": -1}))
 def test_layer_norm_refuses(wrong):
     fields = {"gamma": np.ones(4, int), "beta": np.ones(4, int), "epsilon": 1, "rescale": Rescale.from_shift(9, 8)}
-    with pytest.raises(MachineError):
+    with pytest.raises(SimulatorError):
         run(LayerNorm(**{**fields, **wrong}), np.zeros((1, 4), np.int8))

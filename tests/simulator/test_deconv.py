@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.reference._arithmetic import divide
-from simulator.fixed import INT32_MAX, INT32_MIN, Rescale
+from simulator.fixed_point import INT32_MAX, INT32_MIN, Rescale
 from simulator.kernels import ConvTranspose, Div, Glu, Relu
-from simulator.machine import Call, MachineError, Spec, compile
-from tests.naive import conv as naive
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
+from tests.oracles import conv as naive
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -39,8 +39,8 @@ def test_conv_transpose_is_clipped_by_a_relu_behind():
     rng = np.random.default_rng(0)
     x, weight = integers(rng, (3, 2, 4, 4)), integers(rng, (2, 3, 2, 2))
     kernel = ConvTranspose(weight, None, Rescale.from_shift(7, 8), (2, 2))
-    steps = [Call(kernel, ("x",), ("a",)), Call(Relu(), ("a",), ("y",))]
-    ((_, y),) = compile(steps, {"x": Spec((1, 2, 4, 4), np.int8)}, ["y"]).run({"x": x})
+    steps = [Step(kernel, ("x",), ("a",)), Step(Relu(), ("a",), ("y",))]
+    ((_, y),) = compile_program(steps, {"x": TensorSpec((1, 2, 4, 4), np.int8)}, ["y"]).run({"x": x})
     assert np.array_equal(y, np.maximum(run(kernel, x), 0))
 
 
@@ -63,7 +63,7 @@ def test_div(seed, shift, by_sign):
 def test_div_by_a_negative_shift():
     x = np.ones((2, 3), np.int32)
     assert (run(Div(-1), x, x) == INT32_MIN).all()
-    with pytest.raises(MachineError, match="takes int32"):
+    with pytest.raises(SimulatorError, match="takes int32"):
         run(Div(), x.astype(np.int8), x)
 
 
@@ -89,5 +89,5 @@ def test_div_by_a_negative_shift():
     ],
 )
 def test_what_does_not_fit_is_named(kernel, arrays, says):
-    with pytest.raises(MachineError, match=says):
+    with pytest.raises(SimulatorError, match=says):
         run(kernel, *arrays)

@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.reference._arithmetic import divide, multiplier
+from lingeronnx.reference._arithmetic import divide, fixed_point_multiplier
 from simulator._jit import jit
-from simulator.fixed import (
-    Chain,
-    ConstantDivision,
+from simulator.fixed_point import (
+    ChainedForm,
+    ChainedRescale,
     LunaDivide,
+    ReciprocalForm,
     Rescale,
     RoundingMode,
-    Scale,
-    Shift,
-    TwoForms,
-    WideScale,
-    apply,
-    dtype_of,
-    luna_div,
-    rsh,
-    sat,
+    ScaleForm,
+    ShiftForm,
+    WideScaleForm,
+    apply_rescale,
+    integer_dtype,
+    luna_divide,
+    round_shift_right,
+    saturate,
 )
-from simulator.native import Loop
-from tests.naive import fixed as naive
+from simulator.native import NativeLoop
+from tests.oracles import fixed as naive
 from tests.simulator.helpers import more, triple
 
 pytestmark = pytest.mark.smoke
@@ -36,46 +36,46 @@ pytestmark = pytest.mark.smoke
 @jit
 def applied(form, acc, out):
     for i in range(out.size):
-        out[i] = apply(form, acc[i])
+        out[i] = apply_rescale(form, acc[i])
 
 
 @jit
 def divided(n, d, shift, out):
     for i in range(out.size):
-        out[i] = luna_div(n[i], d[i], shift)
+        out[i] = luna_divide(n[i], d[i], shift)
 
 
 @more
 @given(st.integers(-(2**80), 2**80), st.integers(0, 90))
 def test_rsh_is_floor_of_v_plus_half(v, s):
-    assert rsh(v, s) == naive.rsh(v, s)
+    assert round_shift_right(v, s) == naive.rsh(v, s)
 
 
 def test_rsh_ties_go_up_and_negative_shifts_multiply():
-    assert [rsh(v, 1) for v in (-3, -1, 1, 3)] == [-1, 0, 1, 2]
-    assert rsh(-5, -3) == -40
-    assert rsh(5, 0) == 5
+    assert [round_shift_right(v, 1) for v in (-3, -1, 1, 3)] == [-1, 0, 1, 2]
+    assert round_shift_right(-5, -3) == -40
+    assert round_shift_right(5, 0) == 5
 
 
 def test_sat_clamps_at_both_ends():
-    assert [sat(v, 8) for v in (-129, -128, 127, 128)] == [-128, -128, 127, 127]
+    assert [saturate(v, 8) for v in (-129, -128, 127, 128)] == [-128, -128, 127, 127]
 
 
 @pytest.mark.parametrize(("bits", "name"), [(4, "int8"), (8, "int8"), (9, "int16"), (32, "int32"), (62, "int64")])
 def test_dtype_of(bits, name):
-    assert dtype_of(bits) == np.dtype(name)
+    assert integer_dtype(bits) == np.dtype(name)
 
 
 def test_dtype_of_too_many_bits():
     with pytest.raises(ValueError, match="65 bits"):
-        dtype_of(65)
+        integer_dtype(65)
 
 
 @more
 @given(st.floats(1e-30, 2.0**29.9))
 def test_from_ratio_rounds_to_31_bits(ratio):
     rescale = Rescale.from_ratio(ratio, 8)
-    assert (rescale.multiplier, rescale.shift) == multiplier(ratio)
+    assert (rescale.multiplier, rescale.shift) == fixed_point_multiplier(ratio)
 
 
 @pytest.mark.parametrize("shift", [-29, -1, 0, 1, 31, 64, 900])
@@ -129,7 +129,7 @@ def test_a_multiplier_rounds_any_way(case, rounding, zero):
     want = [naive.rescale_by(v, triple(rescale), rounding.name) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    Loop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
+    NativeLoop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
 
 
@@ -141,25 +141,27 @@ def test_every_form_is_exact_up_to_its_bound(case):
     want = [naive.rescale(v, triple(rescale)) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    Loop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
+    NativeLoop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
     form = rescale.within(bound)
-    if not isinstance(form, Shift):  # Shift counts in int32, which NumPy checks more strictly than the compiled code
-        assert [apply(form, v) for v in acc] == want
+    if not isinstance(
+        form, ShiftForm
+    ):  # Shift counts in int32, which NumPy checks more strictly than the compiled code
+        assert [apply_rescale(form, v) for v in acc] == want
     assert all(abs(v) <= rescale.bound(bound) for v in want)
 
 
 @pytest.mark.parametrize(
     ("rescale", "bound", "form"),
     [
-        (Rescale.from_shift(0, 8), 128, Shift),
-        (Rescale.from_shift(7, 8), 2**31 - 65, Shift),
-        (Rescale.from_shift(7, 8), 2**31 - 64, Scale),
-        (Rescale.from_shift(-1, 16), 128, Scale),
-        (Rescale.from_ratio(0.3, 8), 2**31, Scale),
-        (Rescale.from_ratio(0.3, 8), 2**62, Scale),
-        (Rescale.from_ratio(0.3e-12, 8), 2**62, WideScale),
-        (Rescale.from_shift(200, 8), 2**62, Scale),
+        (Rescale.from_shift(0, 8), 128, ShiftForm),
+        (Rescale.from_shift(7, 8), 2**31 - 65, ShiftForm),
+        (Rescale.from_shift(7, 8), 2**31 - 64, ScaleForm),
+        (Rescale.from_shift(-1, 16), 128, ScaleForm),
+        (Rescale.from_ratio(0.3, 8), 2**31, ScaleForm),
+        (Rescale.from_ratio(0.3, 8), 2**62, ScaleForm),
+        (Rescale.from_ratio(0.3e-12, 8), 2**62, WideScaleForm),
+        (Rescale.from_shift(200, 8), 2**62, ScaleForm),
     ],
 )
 def test_the_cheapest_exact_form_is_chosen(rescale, bound, form):
@@ -170,7 +172,7 @@ def test_the_cheapest_exact_form_is_chosen(rescale, bound, form):
 def test_clip_narrows_the_result(rescale):
     acc = np.arange(-2000, 2000)
     got = np.zeros(len(acc), np.int64)
-    Loop(applied, (rescale.within(2000, (3, 100)), acc, got))((), ())
+    NativeLoop(applied, (rescale.within(2000, (3, 100)), acc, got))((), ())
     assert got.tolist() == np.clip(rescale(acc), 3, 100).tolist()
 
 
@@ -178,9 +180,9 @@ def test_clip_narrows_the_result(rescale):
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1).filter(bool), st.integers(0, 20))
 def test_luna_div_is_the_newton_reciprocal(n, d, shift):
     want = divide(n, d, shift)
-    assert luna_div(n, d, shift) == want
+    assert luna_divide(n, d, shift) == want
     out = np.zeros(1, np.int64)
-    Loop(divided, (np.array([n]), np.array([d]), shift, out))((), ())
+    NativeLoop(divided, (np.array([n]), np.array([d]), shift, out))((), ())
     assert out[0] == want
 
 
@@ -189,13 +191,13 @@ def test_luna_div_is_the_newton_reciprocal(n, d, shift):
     [(-5, 2, -2), (5, 2, 3), (-9, 6, -2), (9, 6, 2), (15, 10, 1), (-15, 10, -1), (-25, 10, -2), (7, 0, -(2**31))],
 )
 def test_luna_div_ties_fall_by_the_error_of_the_reciprocal(n, d, want):
-    assert luna_div(n, d, 0) == want
+    assert luna_divide(n, d, 0) == want
 
 
 def test_luna_div_is_the_nearest_integer_away_from_ties():
     n, d = (a.reshape(-1) for a in np.meshgrid(np.arange(-(2**15), 2**15, 37), np.arange(1, 601, 7)))
     out = np.zeros(n.size, np.int64)
-    Loop(divided, (n, d, 0, out))((), ())
+    NativeLoop(divided, (n, d, 0, out))((), ())
     tie = (2 * n) % d == 0
     assert np.array_equal(out[~tie], ((2 * n + d) // (2 * d))[~tie])
 
@@ -204,12 +206,12 @@ def test_division_and_chain_as_rules():
     acc = np.arange(-3000, 3000)
     got = np.zeros(len(acc), np.int64)
     form = LunaDivide(9, 1).within(3000)
-    assert type(form) is ConstantDivision
-    Loop(applied, (form, acc, got))((), ())
+    assert type(form) is ReciprocalForm
+    NativeLoop(applied, (form, acc, got))((), ())
     assert got.tolist() == [naive.sat(divide(int(v), 9, 1), 8) for v in acc]
     assert LunaDivide(9, -1, underflow=-(2**31)).within(3000)[-2:] == (-128, -128)
-    chain = Chain(Rescale.from_shift(1, 32), Rescale.from_shift(2, 8))
-    assert type(chain.within(3000)) is TwoForms
-    Loop(applied, (chain.within(3000), acc, got))((), ())
+    chain = ChainedRescale(Rescale.from_shift(1, 32), Rescale.from_shift(2, 8))
+    assert type(chain.within(3000)) is ChainedForm
+    NativeLoop(applied, (chain.within(3000), acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.rsh(naive.rsh(int(v), 1), 2), 8) for v in acc]
     assert (chain.dtype, LunaDivide(9, bits=16).dtype) == (np.int8, np.int16)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.fixed import Rescale, rsh, sat, sat_array
+from simulator.fixed_point import Rescale, round_shift_right, saturate, saturate_array
 from simulator.kernels import LayerNorm, Softmax
-from simulator.kernels.layer_norm import _exponent, _roots
-from simulator.lut import piecewise
-from simulator.machine import Spec
+from simulator.kernels.layer_norm import _make_inverse_sqrt_table, _variance_exponent
+from simulator.piecewise import load_piecewise
+from simulator.program import TensorSpec
 from tests.simulator.helpers import run
 
 pytestmark = pytest.mark.smoke
@@ -41,27 +41,27 @@ def vectors(name):
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 def test_venus(function):
     found = vectors("venus_q11_q15")
-    assert np.array_equal(piecewise(function, "venus")(found["x"]), found[f"{function}_q15"])
+    assert np.array_equal(load_piecewise(function, "venus")(found["x"]), found[f"{function}_q15"])
 
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 @pytest.mark.parametrize("chip", ("arcs", "venusA"))
 def test_wide(chip, function):
     found = vectors("q27_sampled")
-    assert np.array_equal(piecewise(function, chip)(found["x"]), found[f"{chip.lower()}_{function}"])
+    assert np.array_equal(load_piecewise(function, chip)(found["x"]), found[f"{chip.lower()}_{function}"])
 
 
 @pytest.mark.parametrize("function", ("gelu", "swish"))
 def test_gelu_and_swish(function):
     found = vectors("venusa_gelu_swish")
-    table = piecewise(function, "venusA")
+    table = load_piecewise(function, "venusA")
     assert np.array_equal(table.to(found["x"], 27, 32), found[f"{function}_q27"])
     keys = [key for key in found if key.startswith("int8_") and key.endswith(f"{function}_q27")]
     assert len(keys) >= 4
     for key in keys:
         want = found[key]
         x = np.arange(-128, 128)[:: 1 if len(want) == 256 else 3]
-        q27 = sat_array(rsh(x, int(key.split("_")[1][1:]) - 27), 32)
+        q27 = saturate_array(round_shift_right(x, int(key.split("_")[1][1:]) - 27), 32)
         assert np.array_equal(table.to(q27, 27, 32), want), key
 
 
@@ -74,8 +74,8 @@ def test_grid(grid, chip, function):
     keys = [key for key in found if f"_{chip.lower()}_{function}_" in key]
     assert len(keys) >= (2 if grid == "int16_grid" else 12)
     for key in keys:
-        q27 = sat_array(rsh(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32)
-        table, form = piecewise(function, chip), key.rpartition("_")[2]
+        q27 = saturate_array(round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32)
+        table, form = load_piecewise(function, chip), key.rpartition("_")[2]
         got = table(q27) if form == "raw" else table.rounded(q27, int(form[1:]))
         assert np.array_equal(got, found[key]), key
 
@@ -90,10 +90,10 @@ def test_venus_grid(function):
     keys = [key for key in found if key.endswith(f"_venus_{function}_q15")]
     assert len(keys) >= 4
     for key in keys:
-        q11 = rsh(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 11)
+        q11 = round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 11)
         beyond = np.abs(q11) > 1 << 15
-        assert np.array_equal(piecewise(function, "venus").unsaturated(q11), found[key]), key
-        assert np.array_equal(piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]), key
+        assert np.array_equal(load_piecewise(function, "venus").unsaturated(q11), found[key]), key
+        assert np.array_equal(load_piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]), key
         assert not found[key][beyond].any()
         assert beyond.any() == key.startswith(("k0_", "k1_", "k2_"))
 
@@ -101,7 +101,7 @@ def test_venus_grid(function):
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 def test_venus_out_of_range(function):
     """The training side gives 0 for |x| > 2^15; the executor has no such x, and there the table refuses it."""
-    found, table = vectors("venus_q11_out_of_range"), piecewise(function, "venus")
+    found, table = vectors("venus_q11_out_of_range"), load_piecewise(function, "venus")
     assert np.array_equal(table.unsaturated(found["x"]), found[function])
     inside = np.abs(found["x"]) <= 1 << 15
     assert np.array_equal(table(found["x"][inside]), found[function][inside])
@@ -139,11 +139,13 @@ def test_layer_norm():
 
 def test_reciprocal_root():
     """2^20 over the root of every size of variance, saturated to int32: the two parts of the formula that find it."""
-    found, roots = vectors("layernorm_kernel"), _roots()
+    found, roots = vectors("layernorm_kernel"), _make_inverse_sqrt_table()
     for den, num, want in zip(found["rsqrt_den"], found["rsqrt_num"][:, 0], found["rsqrt_out"][:, 0], strict=True):
-        k = int(_exponent(den)) if den else -4  # no shift; only a constant row has it, and there all numbers are 0
+        k = (
+            int(_variance_exponent(den)) if den else -4
+        )  # no shift; only a constant row has it, and there all numbers are 0
         t = (int(den) >> 2 * k if k >= 0 else int(den) << -2 * k) if den else 256
-        assert sat(rsh(int(num) * int(roots[t]), k + 4), 32) == want, den
+        assert saturate(round_shift_right(int(num) * int(roots[t]), k + 4), 32) == want, den
 
 
 def test_reciprocal_root_in_the_kernel():
@@ -154,7 +156,7 @@ def test_reciprocal_root_in_the_kernel():
     found = vectors("layernorm_kernel")
     x, y, row = np.zeros((1, 65), np.int16), np.zeros((1, 65), np.int32), 1 << 34
     x[0, 0] = 1 << 14
-    ones, zeros, specs = np.ones(65, np.int64), np.zeros(65, np.int64), [Spec(x.shape, x.dtype)]
+    ones, zeros, specs = np.ones(65, np.int64), np.zeros(65, np.int64), [TensorSpec(x.shape, x.dtype)]
     possible = np.flatnonzero(found["rsqrt_den"] >= row)[::7]
     assert len(possible) >= 10
     for i in possible:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import simulator
-from simulator import _jit, _store
-from simulator.fixed import Rescale
+from simulator import _disk_cache, _jit
+from simulator.fixed_point import Rescale
 from simulator.kernels import Conv, Mul, Requant
-from simulator.machine import Call, Spec, compile
-from simulator.native import Loop
+from simulator.native import NativeLoop
+from simulator.program import Step, TensorSpec, compile_program
 from tests.simulator.helpers import integers, run
 
 PACKAGE = Path(simulator.__file__).parent
@@ -26,9 +26,9 @@ PACKAGE = Path(simulator.__file__).parent
 @pytest.fixture
 def folder(monkeypatch):
     """Forget the cache folder before and after."""
-    _store.cache_folder.cache_clear()
+    _disk_cache.cache_folder.cache_clear()
     yield monkeypatch
-    _store.cache_folder.cache_clear()
+    _disk_cache.cache_folder.cache_clear()
 
 
 def python(code, root, **environment):
@@ -48,9 +48,10 @@ def python(code, root, **environment):
 def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "simulator", ignore=shutil.ignore_patterns("__pycache__"))
     code = (
-        "import numpy as np; from simulator.kernels.elementwise import requantize; from simulator.fixed import Rescale;"
-        "from simulator.native import Loop; y, half = np.zeros(1, np.int8), Rescale.from_shift(1, 8).within(128);"
-        "Loop(requantize, (np.array([3], np.int8), half, y))((), ()); print(y[0])"
+        "import numpy as np; from simulator.kernels.elementwise import rescale_flat; from simulator.fixed_point import "
+        "Rescale;"
+        "from simulator.native import NativeLoop; y, half = np.zeros(1, np.int8), Rescale.from_shift(1, 8).within(128);"
+        "NativeLoop(rescale_flat, (np.array([3], np.int8), half, y))((), ()); print(y[0])"
     )
     cache = str(tmp_path / "cache")
     assert python(code, tmp_path, LINGERONNX_CACHE_DIR=cache) == "2"
@@ -65,27 +66,27 @@ def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
 
 def test_the_cache_folder_can_be_chosen(folder, tmp_path):
     folder.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    assert Path(_store.cache_folder()).parent == tmp_path
-    assert Path(_store.cache_folder()).name == f"lingeronnx-{_store.sources_hash()}"
+    assert Path(_disk_cache.cache_folder()).parent == tmp_path
+    assert Path(_disk_cache.cache_folder()).name == f"lingeronnx-{_disk_cache.hash_sources()}"
 
 
 def test_the_cache_folder_is_the_users(folder, tmp_path):
     folder.delenv("LINGERONNX_CACHE_DIR", raising=False)
     folder.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Path(_store.cache_folder()).parent == tmp_path
-    _store.cache_folder.cache_clear()
+    assert Path(_disk_cache.cache_folder()).parent == tmp_path
+    _disk_cache.cache_folder.cache_clear()
     folder.delenv("XDG_CACHE_HOME")
     folder.setenv("HOME", str(tmp_path))
-    assert Path(_store.cache_folder()).parent == tmp_path / ".cache"
+    assert Path(_disk_cache.cache_folder()).parent == tmp_path / ".cache"
 
 
 def test_nothing_is_cached_where_nothing_can_be_written(folder, tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
     folder.setenv("LINGERONNX_CACHE_DIR", str(blocker))
-    assert _store.cache_folder() is None
+    assert _disk_cache.cache_folder() is None
     x = np.array([3])
-    Loop(_jit.jit(_double), (x,))((), ())
+    NativeLoop(_jit.jit(_double), (x,))((), ())
     assert x[0] == 6
 
 
@@ -140,7 +141,9 @@ def test_halves_are_rounded_up():
 def test_programs_may_be_run_by_many_threads_at_once():
     rng = np.random.default_rng(0)
     conv = Conv(integers(rng, (16, 3, 3, 3)), None, Rescale.from_shift(9, 8), None, (1, 1, 1, 1))
-    program = compile([Call(conv, ("x",), ("y",))], {"x": Spec((1, 3, 8, 8), np.int8)}, ["y"], block=2, threads=2)
+    program = compile_program(
+        [Step(conv, ("x",), ("y",))], {"x": TensorSpec((1, 3, 8, 8), np.int8)}, ["y"], block=2, threads=2
+    )
     feeds = [integers(rng, (9, 3, 8, 8)) for _ in range(12)]
     alone = [dict(program.run({"x": x}))["y"] for x in feeds]
     with ThreadPoolExecutor(6) as pool:

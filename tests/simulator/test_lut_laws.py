@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
-from simulator.kernels import Glu, LayerNorm, LogSoftmax, Softmax, softmax_entry
-from simulator.lut import follow, piecewise
-from tests.naive import curves as naive
-from tests.naive import fixed
+from simulator.fixed_point import Rescale
+from simulator.kernels import Glu, LayerNorm, LogSoftmax, Softmax, make_input_table
+from simulator.piecewise import evaluate_curve, load_piecewise
+from tests.oracles import curves as naive
+from tests.oracles import fixed
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, triple
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -43,7 +43,7 @@ def seams(table):
 def test_any_integer(data, which):
     """Table, table rounded to any width, and the form for kernels, against the oracle."""
     function, chip = which
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     x = data.draw(st.integers(-top_of(table), top_of(table) - 1))
     line = naive.piece(function, chip, x)
     assert table(x) == line
@@ -52,12 +52,12 @@ def test_any_integer(data, which):
     if which in TABLES:
         want = naive.curve(function, chip, x, bits)
         assert table.rounded(x, bits) == want
-        assert follow(table.curve(bits), x) == want
+        assert evaluate_curve(table.curve(bits), x) == want
 
 
 @pytest.mark.parametrize(("function", "chip"), ALL)
 def test_nothing_lies_beyond_the_last_border(function, chip):
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     assert table.borders[-1] == top_of(table)
     with pytest.raises(ValueError, match="the last piece ends at"):
         table(np.array([0, -top_of(table) - 1]))
@@ -68,14 +68,14 @@ def test_nothing_lies_beyond_the_last_border(function, chip):
 
 @pytest.mark.parametrize(("function", "chip"), TABLES)
 def test_slopes_are_not_negative(function, chip):
-    assert (piecewise(function, chip).slopes >= 0).all()
+    assert (load_piecewise(function, chip).slopes >= 0).all()
 
 
 @pytest.mark.parametrize("bits", (8, 16))
 @pytest.mark.parametrize(("function", "chip"), TABLES)
 def test_monotone(function, chip, bits):
     """Law: in the formats that are read, no step goes down; both ends are those of the function."""
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     y = table.rounded(seams(table), bits)
     assert (y[:, 1] >= y[:, 0]).all()
     ends = table.rounded(np.array([-top_of(table), top_of(table) - 1]), bits)
@@ -90,16 +90,22 @@ STEPS_DOWN = {
     ("sigmoid", "arcs"): {384154475: 2, 759830874: 2},
     ("tanh", "arcs"): {358241226: 1},
     ("sigmoid", "venusA"): {
-        63656107: 2, 329433241: 2, 384154475: 2, 515399149: 4, 679940425: 4, 759830874: 9, 965402453: 5,
+        63656107: 2,
+        329433241: 2,
+        384154475: 2,
+        515399149: 4,
+        679940425: 4,
+        759830874: 9,
+        965402453: 5,
     },
     ("tanh", "venusA"): {281591256: 6, 358241226: 1, 403095772: 2, 530372454: 4},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "chip"), TABLES)
 def test_where_the_whole_table_steps_down(function, chip):
     """At some borders, by at most 9 counts of Q31, of which Q15 has 65536 to one: the next line begins lower."""
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     pairs = seams(table)
     y = table(pairs)
     down = pairs[y[:, 1] < y[:, 0]]
@@ -118,7 +124,7 @@ def test_gelu_and_swish_have_one_valley(function, lowest, jump):
     They are not monotone on either side of it all the same: the lines do not meet. The next one begins lower or higher
     by up to 0.0006 (gelu) and 0.0010 (swish), on the outer pieces against the function's direction.
     """
-    table = piecewise(function, "venusA")
+    table = load_piecewise(function, "venusA")
     border = table.borders[np.abs(table.borders / 2.0**27 + lowest).argmin()]
     assert border / 2.0**27 == pytest.approx(-lowest, abs=1e-3)
     falling = table.borders > border  # the pieces beyond the valley; those within rise
@@ -141,7 +147,7 @@ def test_symmetry_of_venus(function):
     One more where the line is an integer: sigmoid at 0, tanh at 0 and 9 places.
     """
     x = np.arange(1, 1 << 15)
-    table = piecewise(function, "venus")
+    table = load_piecewise(function, "venus")
     both = table(x) + table(-x) - (32767 if function == "sigmoid" else 0)
     if function == "sigmoid":
         assert not both.any()
@@ -158,7 +164,7 @@ def test_symmetry_of_venus(function):
 @given(st.integers(1, 2**31 - 1), st.sampled_from(["sigmoid", "tanh"]))
 def test_symmetry_of_arcs(x, function):
     """As on venus: one count of Q31 short, but where the line is an integer."""
-    table = piecewise(function, "arcs")
+    table = load_piecewise(function, "arcs")
     j = int(np.searchsorted(table.borders, x))
     whole = int(table.slopes[j]) * x % 2**27 == 0
     assert table(x) + table(-x) == (2**31 if function == "sigmoid" else 0) - (not whole)
@@ -168,7 +174,7 @@ def test_symmetry_of_arcs(x, function):
 @given(st.integers(1, 2**31 - 1))
 def test_symmetry_of_venus_a(x):
     """In Q58 tanh is odd; sigmoid is short of 1 by 8 counts of Q31 on the pieces whose biases do not add up to 1."""
-    tanh, sigmoid = piecewise("tanh", "venusA"), piecewise("sigmoid", "venusA")
+    tanh, sigmoid = load_piecewise("tanh", "venusA"), load_piecewise("sigmoid", "venusA")
     assert tanh(x) == -tanh(-x)
     j = int(np.searchsorted(sigmoid.borders, x))
     short = int(sigmoid.positive[j] + sigmoid.negative[j]) != 2**28
@@ -179,7 +185,7 @@ def test_symmetry_of_venus_a(x):
 @given(st.data(), st.sampled_from(CHIPS), st.sampled_from([8, 16]))
 def test_rounded_tanh_is_odd_but_at_the_ends(data, chip, bits):
     """The largest integer stands against the least one, which is larger by 1; elsewhere -1, 0 or 1 is left by ties."""
-    table, top = piecewise("tanh", chip), 1 << (bits - 1)
+    table, top = load_piecewise("tanh", chip), 1 << (bits - 1)
     x = data.draw(st.integers(1, top_of(table) - 1))
     y, z = (int(table.rounded(v, bits)) for v in (x, -x))
     if (y, z) != (top - 1, -top):
@@ -191,7 +197,7 @@ def test_rounded_tanh_is_odd_but_at_the_ends(data, chip, bits):
 @given(st.integers(1, 2**31 - 1), st.sampled_from(["gelu", "swish"]))
 def test_gelu_and_swish_differ_by_x(x, function):
     """y(x) - y(-x) = x, exactly in Q27."""
-    table = piecewise(function, "venusA")
+    table = load_piecewise(function, "venusA")
     assert table.to(x, 27, 33) - table.to(-x, 27, 33) == x
 
 
@@ -200,7 +206,7 @@ def test_gelu_and_swish_differ_by_x(x, function):
 
 def row_kernel(kind, way, bits, rescale):
     """Return a softmax or log-softmax of integers at scale 2^4."""
-    return kind(softmax_entry(2.0**21, bits), rescale, way=way)
+    return kind(make_input_table(2.0**21, bits), rescale, way=way)
 
 
 KINDS = [(Softmax, way) for way in WAYS] + [(LogSoftmax, way) for way in WAYS[:2]]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simulator._jit import jit
-from simulator.kernels.loops._simd import run
-from simulator.native import CalledLoop, In, Loop, Out, Scratch
+from simulator.kernels.loops._conv_simd import run_record
+from simulator.native import InputRef, NativeLoop, NestedLoop, OutputRef, Scratch
 
 
 @jit
@@ -19,14 +19,16 @@ def _each(x, now, memory, step, out):
     for i in range(x.size):
         now[0], now[1] = i, 100 * i
         memory[i] = x[i] + i
-        run(step)
+        run_record(step)
         out[i] = memory[i]
 
 
 def _loop():
     """Return the loop for any number of rows of seven."""
     memory, now = Scratch(7, np.int64, each=True), Scratch(2, np.int64)
-    return Loop(_each, (In(0, (-1,)), now, memory, CalledLoop(Loop(_square, (now, memory))), Out(0, (-1,))))
+    return NativeLoop(
+        _each, (InputRef(0, (-1,)), now, memory, NestedLoop(NativeLoop(_square, (now, memory))), OutputRef(0, (-1,)))
+    )
 
 
 @pytest.mark.parametrize("disabled", [False, True])
@@ -41,6 +43,6 @@ def test_a_loop_calls_another_on_the_memory_that_both_have(monkeypatch, disabled
 def test_memory_is_counted_once():
     """Law: the same `Scratch` is the same memory wherever it stands; another one like it is other memory."""
     one, like = Scratch(1000, np.int64), Scratch(1000, np.int64)
-    once, twice = (Loop(_square, (one, second)).scratch(1) for second in (one, like))
+    once, twice = (NativeLoop(_square, (one, second)).scratch(1) for second in (one, like))
     assert twice == 2 * once >= 16000
-    assert Loop(_each, (one, CalledLoop(Loop(_square, (one, like))))).scratch(1) == twice
+    assert NativeLoop(_each, (one, NestedLoop(NativeLoop(_square, (one, like))))).scratch(1) == twice

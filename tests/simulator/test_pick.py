@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
-from simulator.kernels import ArgMax, Conv, Gather, Lookup, Pick, Split
-from simulator.machine import Call, MachineError, Spec, compile
-from tests.naive import pick as naive
+from simulator.fixed_point import Rescale
+from simulator.kernels import ArgMax, Conv, Gather, IndexSelect, Lookup, Split
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
+from tests.oracles import pick as naive
 from tests.simulator.helpers import SEEDS, few, integers, more, run, same
 
 
@@ -23,7 +23,7 @@ def test_pick(seed, rank, dtype, gaps):
         free = rng.integers(-1 if gaps else 0, size, rng.integers(1, 7))
         indices.append([None, np.arange(size)[rng.integers(size) :: 1 + rng.integers(2)], free, free[:1]][kind])
     fill = -7 if gaps else None
-    same(run(Pick(tuple(indices), fill), x), naive.pick(x, indices, fill), dtype)
+    same(run(IndexSelect(tuple(indices), fill), x), naive.pick(x, indices, fill), dtype)
 
 
 def test_pick_channels_between_convolutions():
@@ -32,18 +32,18 @@ def test_pick_channels_between_convolutions():
     x, eye = integers(rng, (3, 4, 3, 5)), np.eye(4, dtype=np.int8)[:, :, None, None]
     indices = (None, np.array([3, 0, 0, 2]), None, np.array([-1, 4, 1]))
     steps = [
-        Call(Conv(eye, None, Rescale.from_shift(0, 8)), ("x",), ("a",)),
-        Call(Pick(indices, 9), ("a",), ("b",)),
-        Call(Conv(eye, None, Rescale.from_shift(0, 8)), ("b",), ("y",)),
+        Step(Conv(eye, None, Rescale.from_shift(0, 8)), ("x",), ("a",)),
+        Step(IndexSelect(indices, 9), ("a",), ("b",)),
+        Step(Conv(eye, None, Rescale.from_shift(0, 8)), ("b",), ("y",)),
     ]
-    got = dict(compile(steps, {"x": Spec((1, 4, 3, 5), np.int8)}, ["y"]).run({"x": x}))
+    got = dict(compile_program(steps, {"x": TensorSpec((1, 4, 3, 5), np.int8)}, ["y"]).run({"x": x}))
     same(got["y"], naive.pick(x, indices, 9), np.int8)
 
 
 def test_pick_mixes_samples_along_axis_0():
     x = integers(np.random.default_rng(0), (3, 4))
-    assert not Pick((np.array([0, 2]), None)).per_sample
-    same(run(Pick((np.array([0, 2]), None)), x), x[[0, 2]], np.int8)
+    assert not IndexSelect((np.array([0, 2]), None)).per_sample
+    same(run(IndexSelect((np.array([0, 2]), None)), x), x[[0, 2]], np.int8)
 
 
 @few
@@ -59,9 +59,9 @@ def test_lookup():
     rng = np.random.default_rng(0)
     table, x = integers(rng, (9, 4)), rng.integers(0, 9, (3, 5))
     same(run(Lookup(table), x), naive.gather(table, 0, x), np.int8)
-    with pytest.raises(MachineError, match="an index from 0 to 9: the table has 9 rows"):
+    with pytest.raises(SimulatorError, match="an index from 0 to 9: the table has 9 rows"):
         run(Lookup(table), np.array([[0, 9]]))
-    with pytest.raises(MachineError, match="signed integers"):
+    with pytest.raises(SimulatorError, match="signed integers"):
         run(Lookup(table), np.zeros((1, 2), np.float32))
 
 
@@ -73,8 +73,8 @@ def test_split(seed, axis, sizes):
     sizes = sizes if sum(sizes) else [1]
     x = integers(np.random.default_rng(seed), shape)
     names = tuple(f"y{i}" for i in range(len(sizes)))
-    step = Call(Split(axis, sizes), ("x",), names)
-    got = dict(compile([step], {"x": Spec((1, *shape[1:]), np.int8)}, names).run({"x": x}))
+    step = Step(Split(axis, sizes), ("x",), names)
+    got = dict(compile_program([step], {"x": TensorSpec((1, *shape[1:]), np.int8)}, names).run({"x": x}))
     start = 0
     for name, size in zip(names, sizes, strict=True):
         places: list = [None] * 3
@@ -96,9 +96,9 @@ def test_argmax(seed, axis, size):
 @pytest.mark.parametrize(
     ("kernel", "arrays", "says"),
     [
-        (Pick((None,)), [np.zeros((1, 2), np.int8)], "1 axes"),
-        (Pick((None, np.array([2]))), [np.zeros((1, 2), np.int8)], "no such positions"),
-        (Pick((None, np.array([-1]))), [np.zeros((1, 2), np.int8)], "no such positions"),
+        (IndexSelect((None,)), [np.zeros((1, 2), np.int8)], "1 axes"),
+        (IndexSelect((None, np.array([2]))), [np.zeros((1, 2), np.int8)], "no such positions"),
+        (IndexSelect((None, np.array([-1]))), [np.zeros((1, 2), np.int8)], "no such positions"),
         (Gather(1, np.array(2)), [np.zeros((1, 2), np.int8)], "no such positions"),
         (Gather(2, np.array(2)), [np.zeros((1, 2), np.int8)], "axis 2 does not exist"),
         (Split(1, [1, 2]), [np.zeros((1, 2), np.int8)], "parts of"),
@@ -106,5 +106,5 @@ def test_argmax(seed, axis, size):
     ],
 )
 def test_what_does_not_fit_is_named(kernel, arrays, says):
-    with pytest.raises(MachineError, match=says):
+    with pytest.raises(SimulatorError, match=says):
         run(kernel, *arrays)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.fixed import Chain, Rescale
+from simulator.fixed_point import ChainedRescale, Rescale
 from simulator.kernels import ExecutorGru, Gru, Lstm
-from simulator.kernels.recurrent.layer import Recurrent
-from simulator.lut import follow, piecewise
-from simulator.machine import Call, MachineError, Spec, compile
-from tests.examples import some
-from tests.naive import recurrent as naive
+from simulator.kernels.recurrent.layer import RecurrentKernel
+from simulator.piecewise import evaluate_curve, load_piecewise
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
+from tests.case_selection import choose_fast_subset
+from tests.oracles import recurrent as naive
 from tests.simulator.helpers import SEEDS, few, integers, triple
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -20,8 +20,8 @@ CHIPS = ("venus", "arcs", "venusA")
 def states(kernel, x, **more):
     """Run one layer and return all its outputs."""
     names, feeds = tuple(f"y{i}" for i in kernel.kept), {"x": x, **more}
-    specs = {n: Spec((1, *a.shape[1:]) if kernel.per_sample else a.shape, a.dtype) for n, a in feeds.items()}
-    program = compile([Call(kernel, tuple(feeds), names)], specs, keep=names)
+    specs = {n: TensorSpec((1, *a.shape[1:]) if kernel.per_sample else a.shape, a.dtype) for n, a in feeds.items()}
+    program = compile_program([Step(kernel, tuple(feeds), names)], specs, keep=names)
     assert program.per_sample == kernel.per_sample
     return [array for _, array in program.run(feeds)]
 
@@ -39,7 +39,7 @@ def layer(seed, gates, kind=np.int8, extremes=False, bias=1 << 14):
 
 def shifted(shift):
     """The chips' way to another format."""
-    return Chain(Rescale.from_shift(0, 32), Rescale.from_shift(shift, 32))
+    return ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(shift, 32))
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -47,13 +47,13 @@ def shifted(shift):
 @pytest.mark.parametrize("bits", (8, 16, 32))
 def test_follow_is_the_table(chip, function, bits):
     """The form for kernels gives what the arrays give, at the borders of the pieces and anywhere."""
-    table = piecewise(function, chip)
+    table = load_piecewise(function, chip)
     top = 1 << (table.bits - 1)
     near = np.concatenate([table.borders + d for d in (-1, 0, 1)])
     x = np.unique(np.concatenate([near, -near, np.random.default_rng(0).integers(-top, top, 200), [0, -top, top - 1]]))
     x = x[(x >= -top) & (x < top)]
     curve = table.curve(bits)
-    assert [int(follow(curve, int(v))) for v in x] == table.rounded(x, bits).tolist()
+    assert [int(evaluate_curve(curve, int(v))) for v in x] == table.rounded(x, bits).tolist()
     assert table.rounded(x, bits).tolist() == [naive.curve(function, chip, int(v), bits) for v in x]
 
 
@@ -149,7 +149,7 @@ WHAT = st.sets(st.sampled_from(["lengths", "h", "c"])).map(lambda s: [k for k in
 
 
 @few
-@given(SEEDS, st.booleans(), WHAT, st.sampled_from(some(1, [8, 16])))
+@given(SEEDS, st.booleans(), WHAT, st.sampled_from(choose_fast_subset(1, [8, 16])))
 @example(3, False, ["lengths", "h", "c"], 8)
 def test_lstm_of_given_states(seed, forward, what, bits):
     """Lengths, states and cells, any of them, as inputs and, for one sample, as constants."""
@@ -169,7 +169,7 @@ def test_lstm_of_given_states(seed, forward, what, bits):
 
 
 @few
-@given(SEEDS, st.booleans(), st.booleans(), WHAT, st.sampled_from(some(1, [8, 16])))
+@given(SEEDS, st.booleans(), st.booleans(), WHAT, st.sampled_from(choose_fast_subset(1, [8, 16])))
 @example(4, False, False, ["lengths", "h"], 8)
 def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     """As for the LSTM."""
@@ -227,13 +227,13 @@ def test_given_states_that_do_not_fit():
     x, w, r, b, d = layer(6, 3)
     parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), Gru.output(100.0, 8))
     units = r.shape[1]
-    with pytest.raises(MachineError, match="has no 'c'"):
+    with pytest.raises(SimulatorError, match="has no 'c'"):
         Gru(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
-    with pytest.raises(MachineError, match="'h' must be int8"):
+    with pytest.raises(SimulatorError, match="'h' must be int8"):
         states(Gru(*parts, given=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
-    with pytest.raises(MachineError, match="'lengths' must be integers"):
+    with pytest.raises(SimulatorError, match="'lengths' must be integers"):
         states(Gru(*parts, given=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
-    with pytest.raises(MachineError, match="it takes x, h"):
+    with pytest.raises(SimulatorError, match="it takes x, h"):
         states(Gru(*parts, given=("h",)), x)
 
 
@@ -252,12 +252,12 @@ def test_what_does_not_fit():
     """Weights and inputs of other sizes are errors."""
     x, w, r, b, d = layer(5, 4)
     parts = (b, d, shifted(-10), shifted(-10), Lstm.output("q27", 128.0, 8))
-    with pytest.raises(MachineError, match="do not fit together"):
+    with pytest.raises(SimulatorError, match="do not fit together"):
         Lstm(w[:-1], r, *parts)
-    with pytest.raises(MachineError, match="does not take"):
+    with pytest.raises(SimulatorError, match="does not take"):
         states(Lstm(w, r, *parts), np.concatenate([x, x], axis=2))
     with pytest.raises(NotImplementedError):
-        Recurrent(w[: r.shape[1]], r[: r.shape[1]], b[: r.shape[1]], d[: r.shape[1]], *parts[2:]).stepper()
+        RecurrentKernel(w[: r.shape[1]], r[: r.shape[1]], b[: r.shape[1]], d[: r.shape[1]], *parts[2:]).stepper()
 
 
 def test_same_integers_for_any_batch_and_threads():
@@ -269,8 +269,8 @@ def test_same_integers_for_any_batch_and_threads():
     x = integers(rng, (7, 5, 4))
     results = []
     for block, threads in ((1, 1), (3, 2), (7, 1)):
-        program = compile(
-            [Call(kernel, ("x",), ("y",))], {"x": Spec((1, 5, 4), np.int8)}, ["y"], block=block, threads=threads
+        program = compile_program(
+            [Step(kernel, ("x",), ("y",))], {"x": TensorSpec((1, 5, 4), np.int8)}, ["y"], block=block, threads=threads
         )
         results.append(dict(program.run({"x": x}))["y"].tolist())
     assert results[0] == results[1] == results[2]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simulator import worker
-from simulator.fixed import Rescale
-from simulator.kernels import AddShift, Linear, Pick, Relu, Reshape
-from simulator.machine import Call, Spec, compile
-from simulator.repeats import Turns, _longest, turns
+from simulator.fixed_point import Rescale
+from simulator.kernels import AddShift, IndexSelect, Linear, Relu, Reshape
+from simulator.program import Step, TensorSpec, compile_program
+from simulator.repeated_records import RepeatedRecords, _find_longest_repeat, find_repeats
 from tests.simulator.helpers import integers
 
 T, X, H = 20, 6, 5
@@ -24,14 +24,14 @@ def unrolled(rng, steps=T, odd=None):
     scale = Rescale.from_shift(7, 8)
     calls, h = [], "h0"
     for t in range(steps):
-        pick = Pick((None, np.array([t]), None))
+        pick = IndexSelect((None, np.array([t]), None))
         calls += [
-            Call(pick, ("x",), (f"s{t}",)),
-            Call(Reshape((0, X)), (f"s{t}",), (f"r{t}",)),
-            Call(Linear(u, None, scale), (f"r{t}",), (f"a{t}",)),
-            Call(Linear(other if t == odd else w, None, scale), (h,), (f"b{t}",)),
-            Call(AddShift(0, 0), (f"a{t}", f"b{t}"), (f"c{t}",)),
-            Call(Relu(), (f"c{t}",), (f"h{t + 1}",)),
+            Step(pick, ("x",), (f"s{t}",)),
+            Step(Reshape((0, X)), (f"s{t}",), (f"r{t}",)),
+            Step(Linear(u, None, scale), (f"r{t}",), (f"a{t}",)),
+            Step(Linear(other if t == odd else w, None, scale), (h,), (f"b{t}",)),
+            Step(AddShift(0, 0), (f"a{t}", f"b{t}"), (f"c{t}",)),
+            Step(Relu(), (f"c{t}",), (f"h{t + 1}",)),
         ]
         h = f"h{t + 1}"
     return calls, (u, w, other)
@@ -51,13 +51,13 @@ def plain(x, h, weights, odd=None):
     return states
 
 
-INPUTS = {"x": Spec((1, T, X), np.int8), "h0": Spec((1, H), np.int8)}
+INPUTS = {"x": TensorSpec((1, T, X), np.int8), "h0": TensorSpec((1, H), np.int8)}
 
 
 def loops(program):
     """Return the loops of a program that has run."""
     ((one, *_), *_) = program._idle.values()
-    return [part for part in one._parts if isinstance(part, Turns)]
+    return [part for part in one._parts if isinstance(part, RepeatedRecords)]
 
 
 @pytest.mark.parametrize("keep", [["h20"], ["h20", "h7", "s3"], [f"h{t + 1}" for t in range(T)]], ids=len)
@@ -67,10 +67,10 @@ def test_unrolled_steps_are_one_loop(monkeypatch, keep, odd, block):
     """Law: the integers are those of the steps one by one, whatever is fed, kept and in which blocks."""
     rng = np.random.default_rng(8)
     steps, weights = unrolled(rng, odd=odd)
-    program = compile(steps, INPUTS, keep, block=block, threads=1)
+    program = compile_program(steps, INPUTS, keep, block=block, threads=1)
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "turns", lambda *_: iter(()))
-        single = compile(steps, INPUTS, keep, block=block, threads=1)
+        patch.setattr(worker, "find_repeats", lambda *_: iter(()))
+        single = compile_program(steps, INPUTS, keep, block=block, threads=1)
         x, h = integers(rng, (6, T, X)), integers(rng, (6, H))
         want = dict(single.run({"x": x, "h0": h}))
     assert not loops(single)
@@ -89,23 +89,25 @@ def test_unrolled_steps_are_one_loop(monkeypatch, keep, odd, block):
 def test_the_longest_stretch_of_equal_turns():
     """The first and the longest stretch, cut into the shortest turns; fewer turns than are worth a loop are none."""
     turn = [1, 2, 2, 3]
-    assert _longest(np.array([7, *turn * 10, 8])) == (1, 4, 10)
-    assert _longest(np.array([5] * 30)) == (0, 1, 30)
-    assert _longest(np.array([*range(20), *turn * 9, *range(9), *[4, 5] * 10])) == (20, 4, 9)
-    assert _longest(np.array(turn * 7))[2] == 1
-    assert _longest(np.array([], np.int64))[2] == 1
+    assert _find_longest_repeat(np.array([7, *turn * 10, 8])) == (1, 4, 10)
+    assert _find_longest_repeat(np.array([5] * 30)) == (0, 1, 30)
+    assert _find_longest_repeat(np.array([*range(20), *turn * 9, *range(9), *[4, 5] * 10])) == (20, 4, 9)
+    assert _find_longest_repeat(np.array(turn * 7))[2] == 1
+    assert _find_longest_repeat(np.array([], np.int64))[2] == 1
 
 
 def test_steps_that_differ_in_many_words_are_no_loop():
     """Law: of at most one word in four the turns may differ; patched words count, and are found again."""
 
     def records(differing):
-        return [np.array([11, 22, *range(30)]) + np.where(np.arange(32) < 2, 0, i * (np.arange(32) < 2 + differing))
-                for i in range(10)]  # fmt: skip
+        return [
+            np.array([11, 22, *range(30)]) + np.where(np.arange(32) < 2, 0, i * (np.arange(32) < 2 + differing))
+            for i in range(10)
+        ]
 
-    assert not list(turns(records(9), set(), 0, 10))
+    assert not list(find_repeats(records(9), set(), 0, 10))
     made = records(5)
-    (loop,) = turns(made, {(4, 20)}, 0, 10)
+    (loop,) = find_repeats(made, {(4, 20)}, 0, 10)
     assert (loop.all, loop.later, len(loop.words)) == (range(10), range(1, 10), 6)
     array, index = loop.place(4, 20)
     array[index] = 77

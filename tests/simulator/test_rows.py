@@ -9,22 +9,28 @@ from hypothesis import strategies as st
 
 from simulator import _llvm
 from simulator._jit import jit
-from simulator.fixed import Rescale, Rounded, RoundingMode
-from simulator.kernel import MachineError
+from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
+from simulator.instruction_sets import INSTRUCTION_SETS, get_host_features, get_instruction_set, is_supported_by_host
+from simulator.kernel import SimulatorError
 from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul
-from simulator.kernels.loops import _curve, _tile
-from simulator.kernels.loops._curve import Vectors, curves, follow_all
-from simulator.lut import piecewise
-from simulator.native import Loop
-from simulator.rows import ROWS, host_features, row, runs_here
-from tests.examples import some
+from simulator.kernels.loops import _register_tile, _vector_curve
+from simulator.kernels.loops._vector_curve import VectorCurve, evaluate_curve_rows, make_curve
+from simulator.native import NativeLoop
+from simulator.piecewise import load_piecewise
+from tests.case_selection import choose_fast_subset
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 
-HERE = [one.name for one in ROWS if runs_here(one)]
-WAYS = [Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8), Rounded(6, 8, RoundingMode.HALF_EVEN),
-        Rescale.from_shift(0, 32), Rescale.from_shift(3, 16), Rescale.from_ratio(2.0**-30, 16)]  # fmt: skip
-RESCALES = some(2, WAYS)
-DEPTHWISE_RESCALES = some(1, WAYS)
+HERE = [one.name for one in INSTRUCTION_SETS if is_supported_by_host(one)]
+WAYS = [
+    Rescale.from_shift(9, 8),
+    Rescale.from_ratio(0.0021, 8),
+    RoundedShift(6, 8, RoundingMode.HALF_EVEN),
+    Rescale.from_shift(0, 32),
+    Rescale.from_shift(3, 16),
+    Rescale.from_ratio(2.0**-30, 16),
+]
+RESCALES = choose_fast_subset(2, WAYS)
+DEPTHWISE_RESCALES = choose_fast_subset(1, WAYS)
 
 #: Of a convolution: channels, outputs, kernel, stride, groups, pads, dilation. Ragged on purpose.
 WINDOWS = [
@@ -111,8 +117,8 @@ def test_products_of_two_tensors(name, shape):
 
 @jit
 def followed(curve, x, width, out):
-    """`follow_all`, called from compiled code."""
-    follow_all(curve, x, 2, width, out)
+    """`evaluate_curve_rows`, called from compiled code."""
+    evaluate_curve_rows(curve, x, 2, width, out)
 
 
 @pytest.mark.sweep
@@ -121,7 +127,7 @@ def followed(curve, x, width, out):
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
 def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
     """Borders of the pieces, ends of the range and anything between; with and without a second rounding."""
-    table, width = piecewise(function, chip), 37
+    table, width = load_piecewise(function, chip), 37
     top = 1 << (table.bits - 1)
     near = np.concatenate([sign * table.borders + d for d in (-1, 0, 1) for sign in (1, -1)])
     some = np.random.default_rng(0).integers(-top, top, 3 * width)
@@ -130,27 +136,32 @@ def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
     lines[:, 2 : 2 + width] = np.resize(x, (len(lines), width))
     for bits, after in ((8, 0), (16, 0), (32, 16), (32, 0))[: 2 if chip == "venus" else 4]:
         with simd(name):
-            curve = curves(table, bits, after)
+            curve = make_curve(table, bits, after)
         out = np.full_like(lines, 77)
-        Loop(followed, (curve, lines, width, out))((), ())
+        NativeLoop(followed, (curve, lines, width, out))((), ())
         want = table.rounded(lines[:, 2 : 2 + width], bits)
-        assert isinstance(curve, Vectors)
+        assert isinstance(curve, VectorCurve)
         assert out[:, 2 : 2 + width].tolist() == (want + (1 << after >> 1) >> after).tolist()
         assert (out[:, :2] == 77).all()
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_curve_compiles_on_any_machine_with_whole_vectors(one, wide):
-    code = _llvm.assembly(_curve.text(one, wide, not wide, 8, 0), one.triple, one.features)
+    code = _llvm.emit_assembly(_vector_curve.write_curve_ir(one, wide, not wide, 8, 0), one.triple, one.features)
     assert re.search(VECTORS[one.name], code), code
 
 
 VECTORS = {
-    "avx512-vnni": "zmm", "avx-vnni": "ymm", "avx512bw": "zmm", "avx2": "ymm", "neon-dot": r"\.4s", "neon": r"\.4s",
+    "avx512-vnni": "zmm",
+    "avx-vnni": "ymm",
+    "avx512bw": "zmm",
+    "avx2": "ymm",
+    "neon-dot": r"\.4s",
+    "neon": r"\.4s",
     "portable": r"xmm|\.4s",
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -184,44 +195,46 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("form", ["shift", "scale", "sums"])
 def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form):
     bits = 32 if form == "sums" else 8
     for operands, wanted in zip((one.bytes, "pairs"), INSTRUCTIONS[one.name], strict=True):
-        p, v = _tile.tile(one, one.lanes * 3, 64)
-        text = _tile.text(one, _tile.Shape(operands, own, p, 1 if own else v, form, bits))
-        code = _llvm.assembly(text, one.triple, one.features)
+        p, v = _register_tile.choose_tile_size(one, one.lanes * 3, 64)
+        text = _register_tile.write_tile_ir(
+            one, _register_tile.TileShape(operands, own, p, 1 if own else v, form, bits)
+        )
+        code = _llvm.emit_assembly(text, one.triple, one.features)
         assert re.search(wanted, code), code
 
 
-@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 def test_sums_and_weights_stay_in_registers(one):
     for outputs in (1, 8, 24, 40, 64, 100, 1000):
         for pixels in (1, 5, 16, 64, 1000):
-            p, v = _tile.tile(one, outputs, pixels)
+            p, v = _register_tile.choose_tile_size(one, outputs, pixels)
             assert 1 <= p <= 8
             assert p * v + v + 1 <= one.registers
 
 
 def test_the_best_row_is_used_and_a_name_forces_one(monkeypatch):
     monkeypatch.delenv("LINGERONNX_SIMD", raising=False)
-    assert row().name == HERE[0]
+    assert get_instruction_set().name == HERE[0]
     for name in HERE:
         with simd(name):
-            assert row().name == name
+            assert get_instruction_set().name == name
     with simd(False):
-        assert row() is None
+        assert get_instruction_set() is None
 
 
 def test_a_row_that_is_unknown_or_cannot_run():
-    with simd("sse9"), pytest.raises(MachineError, match="there is no 'sse9'; there are avx512-vnni, .*portable"):
-        row()
-    missing = next(one.name for one in ROWS if not runs_here(one))
+    with simd("sse9"), pytest.raises(SimulatorError, match="there is no 'sse9'; there are avx512-vnni, .*portable"):
+        get_instruction_set()
+    missing = next(one.name for one in INSTRUCTION_SETS if not is_supported_by_host(one))
     with (
         simd(missing),
-        pytest.raises(MachineError, match=f"this processor cannot run '{missing}'; it can run .*portable"),
+        pytest.raises(SimulatorError, match=f"this processor cannot run '{missing}'; it can run .*portable"),
     ):
-        row()
-    assert isinstance(host_features(), frozenset)
+        get_instruction_set()
+    assert isinstance(get_host_features(), frozenset)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
+from simulator.fixed_point import Rescale
 from simulator.kernels import Concat, Constant, Conv, Relu, Reshape, Transpose
-from simulator.machine import Call, MachineError, Spec, compile
-from tests.naive import elementwise as naive
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
+from tests.oracles import elementwise as naive
 from tests.simulator.helpers import SEEDS, few, integers, rescales, run, same, triple
 
 SAME = Rescale.from_shift(0, 8)
@@ -37,12 +37,12 @@ def test_concat_between_convolutions_and_with_a_constant():
     x, c, weight = integers(rng, (5, 2, 3, 4)), integers(rng, (1, 3, 3, 4)), integers(rng, (6, 5, 1, 1))
     eye = np.eye(2, dtype=np.int8)[:, :, None, None]
     steps = [
-        Call(Conv(eye, None, SAME), ("x",), ("a",)),
-        Call(Constant(c), (), ("c",)),
-        Call(Concat(1, (SAME, SAME)), ("a", "c"), ("both",)),
-        Call(Conv(weight, None, Rescale.from_shift(8, 8)), ("both",), ("y",)),
+        Step(Conv(eye, None, SAME), ("x",), ("a",)),
+        Step(Constant(c), (), ("c",)),
+        Step(Concat(1, (SAME, SAME)), ("a", "c"), ("both",)),
+        Step(Conv(weight, None, Rescale.from_shift(8, 8)), ("both",), ("y",)),
     ]
-    got = dict(compile(steps, {"x": Spec((1, 2, 3, 4), np.int8)}).run({"x": x}))
+    got = dict(compile_program(steps, {"x": TensorSpec((1, 2, 3, 4), np.int8)}).run({"x": x}))
     assert np.array_equal(got["both"], np.concatenate([x, np.broadcast_to(c, (5, 3, 3, 4))], 1))
     assert got["y"].shape == (5, 6, 3, 4)
     assert np.array_equal(got["c"], c)
@@ -73,7 +73,7 @@ def test_reshape_of_the_whole(target, want):
 
 @pytest.mark.parametrize("target", [(2, 12), (24,), (1, 5, -1), (1, -1, -1), (1, 25), (1, 2, 12, 0)])
 def test_reshape_that_does_not_fit(target):
-    with pytest.raises(MachineError, match="shape"):
+    with pytest.raises(SimulatorError, match="shape"):
         run(Reshape(target), np.zeros((1, 2, 12), np.int8))
 
 
@@ -97,5 +97,5 @@ def test_transpose(perm):
     ],
 )
 def test_what_does_not_fit_is_named(kernel, arrays, says):
-    with pytest.raises(MachineError, match=says):
+    with pytest.raises(SimulatorError, match=says):
         run(kernel, *arrays)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator import _store, native
+from simulator import _disk_cache, native
 from simulator._jit import jit
-from simulator.native import Loop
+from simulator.native import NativeLoop
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid(), reason="gives files to another user")
@@ -22,9 +22,9 @@ OTHER = 12345
 def cache(monkeypatch, tmp_path):
     """Return an empty cache's place, used until the end of the test."""
     monkeypatch.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    forget = _store.cache_folder.cache_clear
+    forget = _disk_cache.cache_folder.cache_clear
     forget()
-    _store._tidy.cache_clear()
+    _disk_cache._remove_stale_files.cache_clear()
     yield tmp_path
     forget()
 
@@ -68,36 +68,36 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", [pytest.param(d, marks=AS_ROOT) if "user" in d else d for d in DAMAGE])
 def test_what_is_damaged_is_not_there(cache, damage):
     """Law: nothing is read but what this user wrote, every bit of it; it is replaced by what is written next."""
-    _store.write("name", "o", b"some code")
-    assert _store.read("name", "o") == b"some code"
-    DAMAGE[damage](Path(_store.cache_folder(), "name.o"))
-    assert _store.read("name", "o") is None
-    _store.write("name", "o", b"some code")
-    assert _store.read("name", "o") == b"some code"
+    _disk_cache.write_code("name", "o", b"some code")
+    assert _disk_cache.read_code("name", "o") == b"some code"
+    DAMAGE[damage](Path(_disk_cache.cache_folder(), "name.o"))
+    assert _disk_cache.read_code("name", "o") is None
+    _disk_cache.write_code("name", "o", b"some code")
+    assert _disk_cache.read_code("name", "o") == b"some code"
 
 
 def test_code_stands_under_its_name_alone(cache):
     """Law: one file in another's place, of another key or kind, is not read."""
     for name, kind in (("one", "o"), ("other", "o"), ("one", "loop")):
-        _store.write(name, kind, f"{name} {kind}".encode())
-    one = Path(_store.cache_folder(), "one.o")
+        _disk_cache.write_code(name, kind, f"{name} {kind}".encode())
+    one = Path(_disk_cache.cache_folder(), "one.o")
     for file in ("other.o", "one.loop"):
         one.write_bytes(one.with_name(file).read_bytes())
-        assert _store.read("one", "o") is None
+        assert _disk_cache.read_code("one", "o") is None
 
 
-@pytest.mark.parametrize("what", ["sources_hash", "_target"])
+@pytest.mark.parametrize("what", ["hash_sources", "_environment_key"])
 def test_code_is_of_these_sources_and_this_machine(cache, monkeypatch, what):
-    _store.write("name", "o", b"code")
-    folder = _store.cache_folder()
-    monkeypatch.setattr(_store, what, lambda: "other")
-    monkeypatch.setattr(_store, "cache_folder", lambda: folder)
-    assert _store.read("name", "o") is None
+    _disk_cache.write_code("name", "o", b"code")
+    folder = _disk_cache.cache_folder()
+    monkeypatch.setattr(_disk_cache, what, lambda: "other")
+    monkeypatch.setattr(_disk_cache, "cache_folder", lambda: folder)
+    assert _disk_cache.read_code("name", "o") is None
 
 
 def test_the_folder_is_its_owners_alone(cache):
-    _store.write("name", "o", b"code")
-    folder = Path(_store.cache_folder())
+    _disk_cache.write_code("name", "o", b"code")
+    folder = Path(_disk_cache.cache_folder())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "name.o").stat().st_mode) == 0o600
     assert [path.name for path in folder.iterdir()] == ["name.o"]
@@ -105,12 +105,12 @@ def test_the_folder_is_its_owners_alone(cache):
 
 def test_what_killed_processes_left_is_removed(cache):
     """Law: what was being written an hour ago is removed; what is being written now stays."""
-    folder = Path(_store.cache_folder())
+    folder = Path(_disk_cache.cache_folder())
     for name, age in (("a.part", 7200), ("b.lock", 7200), ("c.part", 0), ("d.o", 7200)):
         path = folder / name
         path.write_bytes(b"")
         os.utime(path, (path.stat().st_mtime - age,) * 2)
-    _store.write("e", "o", b"code")
+    _disk_cache.write_code("e", "o", b"code")
     assert sorted(path.name for path in folder.iterdir()) == ["c.part", "d.o", "e.o"]
 
 
@@ -118,9 +118,9 @@ def test_a_full_disk_leaves_nothing(cache, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    folder = Path(_store.cache_folder())
+    folder = Path(_disk_cache.cache_folder())
     monkeypatch.setattr(os, "replace", full)
-    _store.write("name", "o", b"code")
+    _disk_cache.write_code("name", "o", b"code")
     assert list(folder.iterdir()) == []
 
 
@@ -134,14 +134,16 @@ SHARED = {
     "may be written by other users": lambda folder: folder.chmod(0o770),
     "is a link": _linked,
 }
-_PRINTED = "from simulator import _store; print(_store.cache_folder()); print(_store.read('name', 'o'))"
+_PRINTED = (
+    "from simulator import _disk_cache; print(_disk_cache.cache_folder()); print(_disk_cache.read_code('name', 'o'))"
+)
 
 
 @pytest.mark.parametrize("reason", [pytest.param(r, marks=AS_ROOT) if r.endswith("user") else r for r in SHARED])
 def test_a_folder_that_others_may_write_is_not_used(cache, reason):
     """Law: nothing of it is read; one line says why; a private folder takes its place until the process ends."""
-    _store.write("name", "o", b"code")
-    SHARED[reason](Path(_store.cache_folder()))
+    _disk_cache.write_code("name", "o", b"code")
+    SHARED[reason](Path(_disk_cache.cache_folder()))
     environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(cache)}
     done = subprocess.run([sys.executable, "-c", _PRINTED], cwd=ROOT, env=environment, capture_output=True, text=True)
     folder, read = done.stdout.splitlines()
@@ -154,7 +156,7 @@ def test_a_folder_that_others_may_write_is_not_used(cache, reason):
 
 def test_another_process_shares_the_private_folder(cache):
     """Law: what a process starts uses its private folder, without a line of its own."""
-    Path(_store.cache_folder()).chmod(0o777)
+    Path(_disk_cache.cache_folder()).chmod(0o777)
     code = f"import subprocess, sys; {_PRINTED}; subprocess.run([sys.executable, '-c', {_PRINTED!r}])"
     environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(cache)}
     command = [sys.executable, "-uc", code]
@@ -171,10 +173,10 @@ def test_a_user_without_a_home_keeps_nothing(monkeypatch):
     for name in ("LINGERONNX_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "expanduser", none)
-    _store.cache_folder.cache_clear()
-    assert _store.cache_folder() is None
-    assert _store.read("name", "o") is None
-    _store.cache_folder.cache_clear()
+    _disk_cache.cache_folder.cache_clear()
+    assert _disk_cache.cache_folder() is None
+    assert _disk_cache.read_code("name", "o") is None
+    _disk_cache.cache_folder.cache_clear()
 
 
 def _thrice(x, y):
@@ -188,19 +190,19 @@ def test_damaged_code_is_compiled_anew(cache, monkeypatch, kind, damage):
     """Law: with a damaged file the numbers are right, and the next process finds a sound one."""
 
     def computed():
-        for remembered in (native._code._address, native._llvm._address):
+        for remembered in (native._code_cache._load_or_compile, native._llvm._load_or_compile):
             remembered.cache_clear()
         x, y = np.arange(5), np.zeros(5, np.int64)
-        Loop(tripled, (x, y))((), ())
+        NativeLoop(tripled, (x, y))((), ())
         return y.tolist()
 
     tripled = jit(_thrice)
-    native.walk()  # stays what it is
+    native.get_record_runner()  # stays what it is
     assert computed() == [0, 3, 6, 9, 12]
     files = list(cache.rglob(f"*.{kind}"))
     assert files
     for path in files:
         DAMAGE[damage](path)
-        assert _store.read(path.stem, kind) is None
+        assert _disk_cache.read_code(path.stem, kind) is None
     assert computed() == [0, 3, 6, 9, 12]
-    assert all(_store.read(path.stem, kind) for path in files)
+    assert all(_disk_cache.read_code(path.stem, kind) for path in files)

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale
+from simulator.fixed_point import Rescale
 from simulator.kernels import TrainedGru, TrainedLstm
-from simulator.machine import Call, Spec, compile
-from tests.examples import some
-from tests.naive import training
+from simulator.program import Step, TensorSpec, compile_program
+from tests.case_selection import choose_fast_subset
+from tests.oracles import training
 from tests.simulator.helpers import SEEDS, few, integers
 
 LSTMS = st.sampled_from(("q15", "q7"))
 GRUS = st.sampled_from((("q15", "venus"), ("q7", "venus"), ("before", "arcs"), ("common", "venusA")))
 #: Right shifts of the second rounding; one to the left is another form, which compiles another kernel.
-AGAIN = some(3, (0, 1, 2, -1))
+AGAIN = choose_fast_subset(3, (0, 1, 2, -1))
 
 
 def layer(seed, gates, times, units, wild):
@@ -33,7 +33,7 @@ def layer(seed, gates, times, units, wild):
 def states(kernel, x):
     """Run a layer and return all its outputs."""
     names = tuple("yhc"[: 1 + len(kernel.last(1))])
-    program = compile([Call(kernel, ("x",), names)], {"x": Spec((1, *x.shape[1:]), x.dtype)}, keep=names)
+    program = compile_program([Step(kernel, ("x",), names)], {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, keep=names)
     return [array.tolist() for _, array in program.run({"x": x})]
 
 
@@ -117,8 +117,8 @@ def test_states_go_on(times_first):
 
     def run(kernel, names, *arrays):
         feed = dict(zip(names, arrays, strict=True))
-        specs = {n: Spec(a.shape, a.dtype) for n, a in feed.items()}
-        return dict(compile([Call(kernel, names, ("y", "hn", "cn"))], specs, keep=("y", "hn", "cn")).run(feed))
+        specs = {n: TensorSpec(a.shape, a.dtype) for n, a in feed.items()}
+        return dict(compile_program([Step(kernel, names, ("y", "hn", "cn"))], specs, keep=("y", "hn", "cn")).run(feed))
 
     one = run(whole, ("x",), x)
     first, second = np.split(x, [2], axis)

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.channels import ChannelRescale
-from simulator.fixed import Rescale, apply
+from simulator.channel_rescale import ChannelRescale
+from simulator.fixed_point import Rescale, apply_rescale
 from simulator.kernels import (
     AddScaled,
     AvgPool,
-    Centered,
     ChannelAffine,
     Clip,
     Concat,
@@ -25,13 +24,14 @@ from simulator.kernels import (
     Quant,
     Relu,
     Requant,
-    centered,
+    ZeroPointKernel,
+    subtract_zero_points,
 )
-from simulator.kernels.loops._common import magnitude
-from simulator.machine import Call, MachineError, Spec, compile
-from tests.naive import conv as naive_conv
-from tests.naive import elementwise as naive
-from tests.naive import pool as naive_pool
+from simulator.kernels.loops._common import max_magnitude
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
+from tests.oracles import conv as naive_conv
+from tests.oracles import elementwise as naive
+from tests.oracles import pool as naive_pool
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 ZEROS = st.sampled_from([0, -128, 127, 1, -37])
@@ -71,7 +71,7 @@ def test_forms_at_their_ends(zero):
                 rescale = Rescale(multiplier, shift + 30, 8, zero)
                 acc = np.array([-bound, -1, 0, 1, bound], np.int64)
                 want = np.array([naive_conv.rescale(v, triple(rescale)) for v in acc.tolist()])
-                assert [int(apply(rescale.within(bound), int(v))) for v in acc] == want.tolist()
+                assert [int(apply_rescale(rescale.within(bound), int(v))) for v in acc] == want.tolist()
                 assert np.abs(want).max() <= rescale.bound(bound)
 
 
@@ -158,7 +158,7 @@ def test_affine(seed, rescale, zero):
 def test_sums(seed, zero_x, zero_y, zero, sign, ratios):
     rng = np.random.default_rng(seed)
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 3, 1))
-    kernel = centered(AddScaled.from_ratios(*ratios, 8, sign, zero), zero_x, zero_y)
+    kernel = subtract_zero_points(AddScaled.from_ratios(*ratios, 8, sign, zero), zero_x, zero_y)
     whole = naive.add_scaled(above(x, zero_x), above(y, zero_y), *ratios, 40, sign).astype(np.int64) + zero
     same(run(kernel, x, y), naive.clip(whole, -128, 127), np.int8)
 
@@ -170,10 +170,10 @@ def test_products(seed, zero_x, zero_y, rescale):
     rng = np.random.default_rng(seed)
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 3, 4))
     want = naive.mul(above(x, zero_x), above(y, zero_y), triple(rescale))
-    same(run(centered(Mul(rescale), zero_x, zero_y), x, y), want, np.int8)
+    same(run(subtract_zero_points(Mul(rescale), zero_x, zero_y), x, y), want, np.int8)
     y = y.reshape(2, 4, 3)
     want = naive_conv.matmul(above(x, zero_x), above(y, zero_y), triple(rescale))
-    same(run(centered(MatMul(rescale), zero_x, zero_y), x, y), want, np.int8)
+    same(run(subtract_zero_points(MatMul(rescale), zero_x, zero_y), x, y), want, np.int8)
 
 
 @few
@@ -183,7 +183,7 @@ def test_averages(seed, zero, rescale, ceil_mode):
     window = (3, 2), (2, 1), (1, 0, 2, 1)
     x = integers(np.random.default_rng(seed), (2, 3, 5, 4))
     want = naive_pool.average(above(x, zero), triple(rescale), *window, ceil_mode)
-    same(run(centered(AvgPool(*window, rescale, ceil_mode), zero), x), want, np.int8)
+    same(run(subtract_zero_points(AvgPool(*window, rescale, ceil_mode), zero), x), want, np.int8)
 
 
 @few
@@ -194,7 +194,7 @@ def test_joins(seed, zero_x, zero_y, rescale):
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 2, 4))
     whole = Rescale.from_shift(0, 8, rescale.zero)
     parts = naive.requant(above(x, zero_x), triple(rescale)), naive.requant(above(y, zero_y), triple(whole))
-    kernel = centered(Concat(1, (rescale, whole)), zero_x, zero_y)
+    kernel = subtract_zero_points(Concat(1, (rescale, whole)), zero_x, zero_y)
     same(run(kernel, x, y), np.concatenate(parts, 1), np.int8)
 
 
@@ -220,7 +220,7 @@ def test_quant_and_dequant(seed, zero, scale, bits):
 
 def test_only_the_plain_rule_has_a_zero_point():
     for rule in ("luna", "single"):
-        with pytest.raises(MachineError, match=f"{rule} has no zero point; here 3"):
+        with pytest.raises(SimulatorError, match=f"{rule} has no zero point; here 3"):
             run(Quant(64.0, 8, rule, zero=3), np.zeros((1, 2), np.float32))
 
 
@@ -229,7 +229,7 @@ def test_only_the_plain_rule_has_a_zero_point():
 
 def test_without_zero_points_nothing_is_wrapped():
     kernel = Mul(Rescale.from_shift(7, 8))
-    assert centered(kernel, 0, 0) is kernel
+    assert subtract_zero_points(kernel, 0, 0) is kernel
     assert Rescale.from_ratio(0.3, 8, 0) == Rescale.from_ratio(0.3, 8)
     assert Rescale.from_shift(3, 8, 5).pow2_shift is None
 
@@ -242,24 +242,24 @@ def test_bounds_are_absorbed(seed, zero, out):
     x, weight = integers(rng, (3, 4, 5, 5)), integers(rng, (6, 4, 3, 3))
     for kernel in (
         Conv(weight, None, Rescale.from_shift(9, 8, out), pads=(1, 1, 1, 1), zero=zero),
-        centered(AddScaled.from_ratios(0.7, 0.4, 8, 1, out), zero, 5),
+        subtract_zero_points(AddScaled.from_ratios(0.7, 0.4, 8, 1, out), zero, 5),
     ):
         names = ("x", "z")[: 1 if isinstance(kernel, Conv) else 2]
         feed = dict.fromkeys(names, x)
         for clip in (Clip(out, 127), Relu()):
-            steps = [Call(kernel, names, ("a",)), Call(clip, ("a",), ("y",))]
-            specs = {name: Spec((1, *x.shape[1:]), x.dtype) for name in names}
-            both = dict(compile(steps, specs, ["a", "y"]).run(feed))
-            fused = compile(steps, specs, ["y"])
+            steps = [Step(kernel, names, ("a",)), Step(clip, ("a",), ("y",))]
+            specs = {name: TensorSpec((1, *x.shape[1:]), x.dtype) for name in names}
+            both = dict(compile_program(steps, specs, ["a", "y"]).run(feed))
+            fused = compile_program(steps, specs, ["y"])
             np.testing.assert_array_equal(dict(fused.run(feed))["y"], both["y"])
             np.testing.assert_array_equal(both["y"], np.clip(both["a"].astype(np.int64), *clip.bounds).astype(np.int8))
             assert kernel.absorb(clip) is not None
 
 
 def test_only_bytes_have_zero_points():
-    kernel = Centered(Requant(Rescale.from_shift(0, 8)), (3,))
-    with pytest.raises(MachineError, match="zero points are those of int8"):
+    kernel = ZeroPointKernel(Requant(Rescale.from_shift(0, 8)), (3,))
+    with pytest.raises(SimulatorError, match="zero points are those of int8"):
         run(kernel, np.zeros((1, 2), np.int16))
-    with pytest.raises(MachineError, match="1 zero points do not fit 2 inputs"):
-        run(Centered(Mul(Rescale.from_shift(0, 8)), (3,)), *[np.zeros((1, 2), np.int8)] * 2)
-    assert magnitude(np.dtype(np.int8)) == 128
+    with pytest.raises(SimulatorError, match="1 zero points do not fit 2 inputs"):
+        run(ZeroPointKernel(Mul(Rescale.from_shift(0, 8)), (3,)), *[np.zeros((1, 2), np.int8)] * 2)
+    assert max_magnitude(np.dtype(np.int8)) == 128

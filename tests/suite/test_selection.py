@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.selection import MAX_CASES, cover_values, select_cases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 TRIPLES = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2))
 
 
-@examples(60)
+@limit_examples(60)
 @given(SIZES)
 def test_a_product_shows_each_value_once(sizes):
     """Every value of every parameter, and no more cases than the longest parameter has values."""
@@ -37,7 +37,7 @@ def test_values_take_turns():
     assert Counter(case[2] for case in chosen) == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
-@examples(60)
+@limit_examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)), unique=True, min_size=1, max_size=30)
 )
@@ -56,7 +56,7 @@ CASES = st.lists(
 )
 
 
-@examples(100)
+@limit_examples(100)
 @given(CASES)
 def test_both_tiers_together_show_each_value(drawn):
     """Nothing that is not marked deep is lost; the fast tier has few cases of a sweep, and none twice."""

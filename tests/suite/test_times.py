@@ -23,9 +23,11 @@ def test_folders_are_those_below_tests():
 
 def test_parts_of_one_test_count_together_and_folders_are_sorted_by_seconds():
     parts = [
-        ("tests/run/test_a.py::one", 0.5), ("tests/run/test_a.py::one", 0.5), ("tests/run/test_b.py::two", 2.0),
+        ("tests/run/test_a.py::one", 0.5),
+        ("tests/run/test_a.py::one", 0.5),
+        ("tests/run/test_b.py::two", 2.0),
         ("tests/fit/test_c.py::three", 9.0),
-    ]  # fmt: skip
+    ]
     lines = format_tables(sum_by_test(parts))
     blank = lines.index("")
     assert [line.split() for line in lines[1:blank]] == [["fit", "1", "9.0", "75%"], ["run", "2", "3.0", "25%"]]
@@ -51,8 +53,12 @@ def test_a_run_in_other_processes_ends_with_the_table(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     output = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.times", "-n", "1", "--times"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     rows = re.findall(r"^(fit|run) +(\d+) +[\d.]+ +\d+%$", output, re.M)
     assert {name: int(tests) for name, tests in rows} == {"fit": 2, "run": 1}
     assert len(re.findall(r"^ +[\d.]+  tests/(?:fit|run)/test_\w+\.py::test_it\[\d\]$", output, re.M)) == 3

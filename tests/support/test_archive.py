@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from lingeronnx import api
-from lingeronnx.support.archive import write_archive
+from lingeronnx.support.bug_report import write_bug_report
 from tests.cli.conftest import here  # noqa: F401 - a fixture
 from tests.cli.helpers import CALIB, DIGITS
 
@@ -19,7 +19,7 @@ def members(path):
 
 def test_what_is_in_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    path = write_archive(["quantize", str(DIGITS), f"--calib={CALIB}", "--fix", "a=b c"], "Traceback: x\n")
+    path = write_bug_report(["quantize", str(DIGITS), f"--calib={CALIB}", "--fix", "a=b c"], "Traceback: x\n")
     parts = members(path)
     assert set(parts) == {"README.txt", "command.txt", "traceback.txt", "environment.json", "models/0-digits_cnn.onnx"}
     assert parts["command.txt"].decode().endswith("--fix 'a=b c'\n")
@@ -34,7 +34,7 @@ def test_what_is_in_it(monkeypatch, tmp_path):
 def test_a_damaged_model_is_told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.onnx").write_bytes(b"\x07\x08\x09")
-    readme = members(write_archive(["check", "bad.onnx"], "x"))["README.txt"].decode()
+    readme = members(write_bug_report(["check", "bad.onnx"], "x"))["README.txt"].decode()
     assert "not in it: bad.onnx: DecodeError" in readme
 
 
@@ -44,7 +44,7 @@ def test_a_folder_that_is_gone(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
-    path = write_archive(["check"], "x")
+    path = write_bug_report(["check"], "x")
     assert path.parent == tmp_path / "temporary"
     assert "environment.json" in members(path)
 
@@ -68,7 +68,7 @@ def test_a_failing_archive_does_not_hide_the_bug(here, monkeypatch):  # noqa: F8
         raise RuntimeError("oops")
 
     monkeypatch.setattr(api, "quantize", fall)
-    monkeypatch.setattr("lingeronnx.support.archive.write_archive", fall)
+    monkeypatch.setattr("lingeronnx.support.bug_report.write_bug_report", fall)
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     assert "this is a bug in lingeronnx" in result.stderr
@@ -82,7 +82,7 @@ def test_messages_that_print_a_graph_are_cut(monkeypatch, tmp_path):
         f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct cause:\n\n"
         'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: no\n'
     )
-    kept = members(write_archive(["check"], trace))["traceback.txt"].decode()
+    kept = members(write_bug_report(["check"], trace))["traceback.txt"].decode()
     assert "9.25" not in kept
     for line in ('File "a.py", line 1, in f', "    g()", 'File "b.py", line 2, in h', "    k()", "RuntimeError: no"):
         assert line in kept

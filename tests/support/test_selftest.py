@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from lingeronnx.reference import reference_ops
-from lingeronnx.support import selftest
+from lingeronnx.support import self_test
 
 
 @pytest.mark.slow
 def test_all_equal_here():
-    tested = selftest.self_test()
+    tested = self_test.run_self_test()
     assert not tested.differences
     assert tested.integers > 10_000
 
@@ -31,7 +31,7 @@ def test_one_wrong_integer_is_found(monkeypatch):
         Off.__name__ = add.__name__
         return [*(each for each in classes if each is not add), Off]
 
-    monkeypatch.setattr(selftest, "reference_ops", wrong)
-    tested = selftest.self_test()
+    monkeypatch.setattr(self_test, "reference_ops", wrong)
+    tested = self_test.run_self_test()
     assert tested.differences
     assert "differ from the plain classes" in str(tested.differences[0])

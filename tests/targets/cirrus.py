@@ -15,25 +15,25 @@ from typing import Any
 from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.graph import ir
 from lingeronnx.ops.layers.conv import ConvGeometry
-from lingeronnx.targets import Limit, Target, Vendor, rows
+from lingeronnx.targets import LimitCheck, Target, Vendor, make_support_rows
 from lingeronnx.targets.arithmetic import (
+    AddArithmetic,
     Arithmetic,
-    Average,
-    Concat,
+    AveragePoolArithmetic,
+    ConcatArithmetic,
     LayerArithmetic,
-    Lstm,
-    Product,
-    Quantizer,
-    Requantize,
-    Requantizer,
+    LstmArithmetic,
+    MulArithmetic,
+    QuantArithmetic,
+    RequantArithmetic,
+    Requantization,
     RoundingMode,
-    RowsArithmetic,
-    Sum,
+    SoftmaxArithmetic,
 )
 from lingeronnx.targets.limits import ConvLimits, PoolLimits
 
-AWAY = Requantize(rounding=RoundingMode.HALF_AWAY)
-EVEN = Requantize(rounding=RoundingMode.HALF_EVEN)
+AWAY = Requantization(rounding=RoundingMode.HALF_AWAY)
+EVEN = Requantization(rounding=RoundingMode.HALF_EVEN)
 
 _BRICK = 16
 
@@ -44,31 +44,33 @@ def kernel_sides(node: ir.Node, target: Target) -> Any:
     return "x".join(map(str, kernel)) if max(kernel) > target.vendor.side else None
 
 
-def steps(node: ir.Node, target: Target) -> Any:
+def stride_values(node: ir.Node, target: Target) -> Any:
     """a stride is 1, 2 or 3 | let --fit take it apart."""
     return next((stride for stride in ConvGeometry(node).strides if stride > 3), None)
 
 
 def brick_row(node: ir.Node, target: Target) -> Any:
     """a row of a map in bricks of 16 channels fits {own.row_bytes} bytes | use fewer channels or a narrower map."""
-    shape = ir.shape(node.inputs[0]) or ()
+    shape = ir.get_shape(node.inputs[0]) or ()
     if len(shape) != 4 or None in shape[1:]:
         return None
     need = math.ceil(int(shape[1] or 1) / _BRICK) * _BRICK * int(shape[3] or 1)
     return f"{need} bytes" if need > target.vendor.row_bytes else None
 
 
-def features(node: ir.Node, target: Target) -> Any:
+def linear_output_count(node: ir.Node, target: Target) -> Any:
     """a fully connected layer has at most {own.features} outputs | cut the layer over its outputs."""
-    weight = ir.shape(node.inputs[1]) or (0,)
+    weight = ir.get_shape(node.inputs[1]) or (0,)
     return weight[0] if int(weight[0] or 0) > target.vendor.features else None
 
 
-_LIMITS: dict[str, tuple[Limit, ...]] = {
-    CONV2D.name: (kernel_sides, steps, brick_row), AVG_POOL2D.name: (brick_row,), MAX_POOL.name: (brick_row,),
-    LINEAR.name: (features,),
-}  # fmt: skip
-_MENDED: dict[str, tuple[Limit, ...]] = {"split-kernel": (kernel_sides,)}
+_LIMITS: dict[str, tuple[LimitCheck, ...]] = {
+    CONV2D.name: (kernel_sides, stride_values, brick_row),
+    AVG_POOL2D.name: (brick_row,),
+    MAX_POOL.name: (brick_row,),
+    LINEAR.name: (linear_output_count,),
+}
+_MENDED: dict[str, tuple[LimitCheck, ...]] = {"split-kernel": (kernel_sides,)}
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,11 @@ class Cirrus(Vendor):
     row_bytes: int = 1024
     features: int = 64
 
-    def limits(self, operator: str) -> tuple[Limit, ...]:
+    def limits(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return those of an operator."""
         return _LIMITS.get(operator, ())
 
-    def mends(self, rewrite: str) -> Sequence[Limit]:
+    def mends(self, rewrite: str) -> Sequence[LimitCheck]:
         """Return those that a rewrite is for."""
         return _MENDED.get(rewrite, ())
 
@@ -105,18 +107,20 @@ CIRRUS = Target(
     ir_version=7,
     ops=MappingProxyType(
         {
-            **rows(Quantizer(EVEN), "Quant"),
-            **rows(Requantizer(AWAY), "Requant"),
-            **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Slice", "Squeeze"),
-            **rows(Arithmetic(), "MaxPool", limits=_POOL),
-            **rows(LayerArithmetic(AWAY), "Conv2dInt", limits=_CONV),
-            **rows(LayerArithmetic(AWAY), "LinearInt", "BmmInt", "BatchNorm2dInt"),
-            **rows(Sum(EVEN), "iqAdd"),
-            **rows(Product(AWAY), "iqMul"),
-            **rows(Concat(AWAY), "iqCat"),
-            **rows(Average(AWAY), "AvgPool2dInt", limits=_POOL),
-            **rows(RowsArithmetic(EVEN), "SoftmaxInt"),
-            **rows(Lstm(AWAY), "LSTMInt"),
+            **make_support_rows(QuantArithmetic(EVEN), "Quant"),
+            **make_support_rows(RequantArithmetic(AWAY), "Requant"),
+            **make_support_rows(
+                Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Slice", "Squeeze"
+            ),
+            **make_support_rows(Arithmetic(), "MaxPool", limits=_POOL),
+            **make_support_rows(LayerArithmetic(AWAY), "Conv2dInt", limits=_CONV),
+            **make_support_rows(LayerArithmetic(AWAY), "LinearInt", "BmmInt", "BatchNorm2dInt"),
+            **make_support_rows(AddArithmetic(EVEN), "iqAdd"),
+            **make_support_rows(MulArithmetic(AWAY), "iqMul"),
+            **make_support_rows(ConcatArithmetic(AWAY), "iqCat"),
+            **make_support_rows(AveragePoolArithmetic(AWAY), "AvgPool2dInt", limits=_POOL),
+            **make_support_rows(SoftmaxArithmetic(EVEN), "SoftmaxInt"),
+            **make_support_rows(LstmArithmetic(AWAY), "LSTMInt"),
         }
     ),
     vendor=Cirrus(),

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.targets import PLATFORMS, CallTime, TimeWish, by_name
-from lingeronnx.targets.latency import Latency, LayerTime, UnpricedWork, joined
+from lingeronnx.targets import PLATFORMS, CallLatency, LatencyOptions, get_target
+from lingeronnx.targets.latency import Latency, LayerLatency, UnmodeledWork, concatenate_latencies
 
 
 def run(*layers, unpriced=()):
@@ -14,7 +14,9 @@ def run(*layers, unpriced=()):
     made, clock = [], 0.0
     for name, cycles, high, wait in layers:
         made.append(
-            LayerTime(name, "Conv2dInt", cycles, cycles, high, start=clock, wait=wait, node=name, overhead=100, calls=2)
+            LayerLatency(
+                name, "Conv2dInt", cycles, cycles, high, start=clock, wait=wait, node=name, overhead=100, calls=2
+            )
         )
         clock += cycles + wait
     return Latency("arcs", tuple(made), tuple(unpriced))
@@ -25,20 +27,23 @@ TWO = run(("a", 1000.0, 1100.0, 500.0), ("b", 2500.0, 2600.0, 0.0))
 
 def test_a_call_in_words():
     """4,000 cycles: 3,500 of computing, of which 200 are starts, and 500 of waiting. At 2 MHz 2 ms."""
-    (told,) = CallTime(TWO, clock=2.0).lines()
+    (told,) = CallLatency(TWO, clock=2.0).lines()
     assert told == (
         "4,000 (at most 4,200) cycles a call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % starts of 4 calls, "
         "12 % waits for constants"
     )
-    assert "ms" not in CallTime(TWO).lines()[0]
-    assert CallTime(TWO, host=True).lines()[0].endswith("what the host computes is not in it")
+    assert "ms" not in CallLatency(TWO).lines()[0]
+    assert CallLatency(TWO, host=True).lines()[0].endswith("what the host computes is not in it")
 
 
 def test_work_without_a_price_is_told_with_its_bytes_and_bound():
     """What is alike is one; a bound is told where all have one."""
-    works = [UnpricedWork("a", "a copy with gaps", 10, 100.0), UnpricedWork("b", "a copy with gaps", 30, 50.0),
-             UnpricedWork("b", "a thing", 7)]  # fmt: skip
-    told = CallTime(run(("a", 1.0, 2.0, 0.0), unpriced=works)).lines()[1]
+    works = [
+        UnmodeledWork("a", "a copy with gaps", 10, 100.0),
+        UnmodeledWork("b", "a copy with gaps", 30, 50.0),
+        UnmodeledWork("b", "a thing", 7),
+    ]
+    told = CallLatency(run(("a", 1.0, 2.0, 0.0), unpriced=works)).lines()[1]
     assert told == (
         "no price is known of a copy with gaps (2 layers, 40 bytes, at most 150 cycles), a thing (1 layer, 7 bytes)"
     )
@@ -47,7 +52,7 @@ def test_work_without_a_price_is_told_with_its_bytes_and_bound():
 @pytest.mark.parametrize(("budget", "slow", "doubt"), [(1.9, True, False), (2.0, False, True), (2.2, False, False)])
 def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, doubt):
     """2 ms, 2.1 at most: above the budget a finding; below it a line where the upper end is above."""
-    told = CallTime(TWO, clock=2.0, budget=budget)
+    told = CallLatency(TWO, clock=2.0, budget=budget)
     assert (told.too_slow is not None) == slow == bool(told.findings)
     assert any("it may take longer" in line for line in told.lines()) == doubt
     if slow:
@@ -58,7 +63,7 @@ def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, dou
 
 def test_runs_of_parts_follow_each_other():
     """The second part begins when the first one ends; what has no price stays."""
-    both = joined([TWO, run(("c", 10.0, 12.0, 4.0), unpriced=[UnpricedWork("c", "x", 1)])])
+    both = concatenate_latencies([TWO, run(("c", 10.0, 12.0, 4.0), unpriced=[UnmodeledWork("c", "x", 1)])])
     assert both.total == TWO.total + 14
     assert [layer.start for layer in both.layers] == [0, 1500, 4000]
     assert len(both.unpriced) == 1
@@ -67,17 +72,17 @@ def test_runs_of_parts_follow_each_other():
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        (TimeWish(clock=-1.0), "--clock -1: it is a number above 0"),
-        (TimeWish(clock=float("nan")), "--clock nan"),
-        (TimeWish(clock=1.0, budget=float("inf")), "--budget-ms inf"),
-        (TimeWish(budget=1.0), "no clock is published"),
-        (TimeWish(timing="nowhere.json"), "cannot read the timing file nowhere.json"),
+        (LatencyOptions(clock=-1.0), "--clock -1: it is a number above 0"),
+        (LatencyOptions(clock=float("nan")), "--clock nan"),
+        (LatencyOptions(clock=1.0, budget=float("inf")), "--budget-ms inf"),
+        (LatencyOptions(budget=1.0), "no clock is published"),
+        (LatencyOptions(timing="nowhere.json"), "cannot read the timing file nowhere.json"),
     ],
 )
 def test_a_wish_that_cannot_be_is_one_line(wish, told):
     """Before any work."""
     with pytest.raises(ConfigError, match=told) as caught:
-        wish.target(by_name("arcs"))
+        wish.target(get_target("arcs"))
     assert "\n" not in str(caught.value)
 
 
@@ -86,19 +91,19 @@ def test_every_platform_says_what_is_known_of_its_time(target):
     """A chip without prices says so, and takes no budget; what is no chip says nothing until it is asked."""
     known = not target.vendor.untimed(target)
     assert known == (target.name == "arcs")
-    told = TimeWish().told(target, [])
+    told = LatencyOptions().told(target, [])
     assert told.latency is None
     assert bool(told.lines()) == (target.packs and not known)
     if not known:
         with pytest.raises(ConfigError, match=target.name):
-            TimeWish(clock=1.0, budget=1.0).target(target)
+            LatencyOptions(clock=1.0, budget=1.0).target(target)
 
 
 def test_json_has_all_of_it():
     """Milliseconds with a clock only."""
-    body = CallTime(TWO, clock=2.0, budget=1.0).to_dict()
+    body = CallLatency(TWO, clock=2.0, budget=1.0).to_dict()
     assert body["milliseconds"] == {"total": 2.0, "low": 2.0, "high": 2.1}
     assert body["too_slow"]["level"] == "time"
     assert body["cycles"]["total"] == 4000
-    assert CallTime(TWO).to_dict()["milliseconds"] is None
-    assert replace(CallTime(TWO), latency=None, unknown="why").to_dict()["unknown"] == "why"
+    assert CallLatency(TWO).to_dict()["milliseconds"] is None
+    assert replace(CallLatency(TWO), latency=None, unknown="why").to_dict()["unknown"] == "why"

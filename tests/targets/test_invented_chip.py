@@ -12,38 +12,40 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.targets import Target, by_name, rows
+from lingeronnx.targets import Target, get_target, make_support_rows
 from lingeronnx.targets.arithmetic import (
+    ActivationTable,
+    AddArithmetic,
+    AddOperandPrecision,
     Arithmetic,
-    Average,
-    Concat,
-    Divisor,
+    AverageDivisor,
+    AveragePoolArithmetic,
+    ConcatArithmetic,
     LayerArithmetic,
-    Left,
-    Lstm,
-    Operands,
-    Quantizer,
-    Requantize,
-    Requantizer,
+    LeftShiftBehavior,
+    LstmArithmetic,
+    QuantArithmetic,
+    RequantArithmetic,
+    Requantization,
     RoundingMode,
-    RowsArithmetic,
-    Sum,
-    Table,
+    SoftmaxArithmetic,
 )
-from lingeronnx.targets.limits import MatrixLimits, RowLimits
-from lingeronnx.targets.luna import packing
+from lingeronnx.targets.limits import MatrixLimits, SoftmaxLimits
+from lingeronnx.targets.luna import packer_profile
 from lingeronnx.targets.luna.faults import LunaFault
-from lingeronnx.targets.luna.vendor import Luna
+from lingeronnx.targets.luna.vendor import LunaVendor
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 
-DOWN = Requantize(shifts=True, left=Left.REFUSED, rounding=RoundingMode.DOWN)
+DOWN = Requantization(shifts=True, left=LeftShiftBehavior.REFUSED, rounding=RoundingMode.DOWN)
 
 PACKING = replace(
-    packing.VENUS,
+    packer_profile.VENUS,
     name="nimbus",
     attribute="nimbus",
-    conv=replace(packing.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3),
+    conv=replace(
+        packer_profile.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3
+    ),
 )
 
 
@@ -58,22 +60,30 @@ def chip(requantize=DOWN, gates="iofg"):
         single_sample=True,
         exponents=(-5, 12),
         shared_memory=1 << 20,
-        vendor=Luna(PACKING),
+        vendor=LunaVendor(PACKING),
         faults=(LunaFault.AVGPOOL_SCALE,),
         node_attributes={"": {"platform": "nimbus", "platform_quant": "luna_quant"}},
         ops=MappingProxyType(
             {
-                **rows(Quantizer(), "Quant"),
-                **rows(Requantizer(requantize), "Requant"),
-                **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"),
-                **rows(Arithmetic(), "MaxPool", limits=PACKING.pool),
-                **rows(LayerArithmetic(requantize), "Conv2dInt", limits=PACKING.conv),
-                **rows(LayerArithmetic(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
-                **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
-                **rows(Concat(requantize), "iqCat"),
-                **rows(Average(requantize, Divisor.AREA), "AvgPool2dInt", limits=PACKING.pool),
-                **rows(RowsArithmetic(Requantize(shifts=True)), "SoftmaxInt", limits=RowLimits(max_length=8)),
-                **rows(Lstm(Requantize(shifts=True), Table.VENUSA, gates=gates), "LSTMInt"),
+                **make_support_rows(QuantArithmetic(), "Quant"),
+                **make_support_rows(RequantArithmetic(requantize), "Requant"),
+                **make_support_rows(
+                    Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"
+                ),
+                **make_support_rows(Arithmetic(), "MaxPool", limits=PACKING.pool),
+                **make_support_rows(LayerArithmetic(requantize), "Conv2dInt", limits=PACKING.conv),
+                **make_support_rows(LayerArithmetic(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
+                **make_support_rows(AddArithmetic(requantize, AddOperandPrecision.WIDE), "iqAdd"),
+                **make_support_rows(ConcatArithmetic(requantize), "iqCat"),
+                **make_support_rows(
+                    AveragePoolArithmetic(requantize, AverageDivisor.AREA), "AvgPool2dInt", limits=PACKING.pool
+                ),
+                **make_support_rows(
+                    SoftmaxArithmetic(Requantization(shifts=True)), "SoftmaxInt", limits=SoftmaxLimits(max_length=8)
+                ),
+                **make_support_rows(
+                    LstmArithmetic(Requantization(shifts=True), ActivationTable.VENUSA, gates=gates), "LSTMInt"
+                ),
             }
         ),
     )
@@ -114,7 +124,7 @@ def test_its_limits_are_kept():
     assert (found.rule, found.value) == ("kernel sides are at most 3", "5x5")
     assert not lo.check(model, platform="generic").violations
     result = lo.quantize(model, samples(model), platform=row, effort="fast")
-    kernels = [ir.attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
+    kernels = [ir.get_attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
     assert len(kernels) == 4
     assert max(side for kernel in kernels for side in kernel) == 3
     same_both_ways(result, row, samples(model, 2, seed=1))
@@ -133,8 +143,8 @@ def test_its_gates_stand_in_its_order():
     assert np.array_equal(results[0][1], results[1][1])
     assert np.array_equal(results[0][1], results[2][1])
     held = [result.graph.graph.initializers for result, _ in results]
-    weights = [name for name, value in held[0].items() if ir.const(value).shape[:1] == (32,)]
-    assert any(not np.array_equal(ir.const(held[0][name]), ir.const(held[1][name])) for name in weights)
+    weights = [name for name, value in held[0].items() if ir.const_value(value).shape[:1] == (32,)]
+    assert any(not np.array_equal(ir.const_value(held[0][name]), ir.const_value(held[1][name])) for name in weights)
 
 
 def test_what_it_has_not_is_refused():
@@ -156,9 +166,9 @@ def test_what_it_has_not_is_refused():
 def test_it_is_a_value_everywhere():
     """By a config, by check, and by name only where it is one of the table."""
     row = chip()
-    assert by_name(row) is row
+    assert get_target(row) is row
     with pytest.raises(lo.ConfigError, match="unknown platform 'nimbus'"):
-        by_name("nimbus")
+        get_target("nimbus")
     from lingeronnx.plan.config import QuantConfig
 
     with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Target"):
@@ -175,8 +185,8 @@ def test_it_is_a_value_everywhere():
 @pytest.mark.parametrize(
     "make",
     (
-        lambda: Sum(DOWN, Operands.BYTES),
-        lambda: Lstm(gates="ifg"),
+        lambda: AddArithmetic(DOWN, AddOperandPrecision.BYTES),
+        lambda: LstmArithmetic(gates="ifg"),
     ),
 )
 def test_values_that_mean_nothing(make):

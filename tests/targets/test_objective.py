@@ -6,13 +6,13 @@ from lingeronnx.graph import ir
 from lingeronnx.targets.objective import (
     ACCURACY,
     MEMORY,
-    OBJECTIVE,
+    OBJECTIVE_KEY,
     OBJECTIVES,
-    PARTS,
-    PARTS_KEPT,
-    keeps_constants,
-    objective_of,
-)  # fmt: skip
+    PARTS_KEY,
+    PARTS_RESIDENT,
+    can_keep_constants_resident,
+    get_objective,
+)
 from tests import nets
 
 
@@ -25,21 +25,21 @@ def graph(**props):
 
 @pytest.mark.parametrize("word", OBJECTIVES)
 def test_what_a_graph_says(word):
-    model = graph(**{OBJECTIVE: word})
-    assert objective_of(model) == objective_of(ir.to_proto(model)) == word
-    assert keeps_constants(model) is (word != MEMORY)
+    model = graph(**{OBJECTIVE_KEY: word})
+    assert get_objective(model) == get_objective(ir.to_proto(model)) == word
+    assert can_keep_constants_resident(model) is (word != MEMORY)
 
 
-@pytest.mark.parametrize("props", [{}, {OBJECTIVE: "speed"}])
+@pytest.mark.parametrize("props", [{}, {OBJECTIVE_KEY: "speed"}])
 def test_what_is_absent_or_unknown_is_accuracy(props):
-    assert objective_of(graph(**props)) == ACCURACY
+    assert get_objective(graph(**props)) == ACCURACY
 
 
 def test_one_of_several_parts_keeps_none():
-    assert not keeps_constants(graph(**{PARTS: "2"}))
-    assert not keeps_constants(ir.to_proto(graph(**{PARTS: "2"})))
+    assert not can_keep_constants_resident(graph(**{PARTS_KEY: "2"}))
+    assert not can_keep_constants_resident(ir.to_proto(graph(**{PARTS_KEY: "2"})))
 
 
 def test_one_with_a_region_of_its_own_keeps_them_unless_memory_is_the_objective():
-    assert keeps_constants(graph(**{PARTS: PARTS_KEPT}))
-    assert not keeps_constants(graph(**{PARTS: PARTS_KEPT, OBJECTIVE: MEMORY}))
+    assert can_keep_constants_resident(graph(**{PARTS_KEY: PARTS_RESIDENT}))
+    assert not can_keep_constants_resident(graph(**{PARTS_KEY: PARTS_RESIDENT, OBJECTIVE_KEY: MEMORY}))

@@ -92,7 +92,7 @@ def test_its_limits_are_told_and_kept(tmp_path):
     assert found.remedy == "let --fit split it into kernels that are added"
     assert not lo.check(model, platform="generic").violations
     result = quantized(model, samples(model))
-    kernels = [ir.attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
+    kernels = [ir.get_attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
     assert len(kernels) > 1
     assert max(side for kernel in kernels for side in kernel) <= 3
     agree(result, samples(model, 2, 1), tmp_path / "net.onnx")

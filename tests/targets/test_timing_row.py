@@ -5,17 +5,27 @@ import json
 import pytest
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.targets.timing_row import TimingRow, read_timing
+from lingeronnx.targets.timing_calibration import TimingCalibration, read_timing_calibration
 
-ROW = {"lingeronnx_timing": 1, "platform": "venus", "base": "arcs", "node": 900.0, "spread": 0.2, "clock_mhz": 300.0,
-       "factors": {"vector": {"start": 2.0, "rest": 1.5}}, "nodes": 40, "runs": 3, "median_error": 0.01}  # fmt: skip
+ROW = {
+    "lingeronnx_timing": 1,
+    "platform": "venus",
+    "base": "arcs",
+    "node": 900.0,
+    "spread": 0.2,
+    "clock_mhz": 300.0,
+    "factors": {"vector": {"start": 2.0, "rest": 1.5}},
+    "nodes": 40,
+    "runs": 3,
+    "median_error": 0.01,
+}
 
 
 def test_a_row_comes_back(tmp_path):
     """What profile-board writes is what --timing reads."""
     path = tmp_path / "timing.json"
-    path.write_text(TimingRow(**ROW).model_dump_json())
-    assert read_timing(path) == TimingRow(**ROW)
+    path.write_text(TimingCalibration(**ROW).model_dump_json())
+    assert read_timing_calibration(path) == TimingCalibration(**ROW)
     assert json.loads(path.read_text()) == ROW
 
 
@@ -41,7 +51,7 @@ def test_what_is_no_row_is_one_line(tmp_path, text, told):
     path = tmp_path / "timing.json"
     path.write_text(text if isinstance(text, str) else json.dumps({**ROW, **text}))
     with pytest.raises(ConfigError, match=told) as caught:
-        read_timing(path)
+        read_timing_calibration(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -51,4 +61,4 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     path = tmp_path / "timing.json"
     path.write_bytes(b" " * 1_000_001)
     with pytest.raises(ConfigError, match="has 1,000,001 bytes; at most 1,000,000 are read"):
-        read_timing(path)
+        read_timing_calibration(path)

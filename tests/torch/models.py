@@ -37,10 +37,22 @@ class Cnn(nn.Module):
 
 #: What both exporters must call the nodes of `Cnn`.
 CNN_NODES = [
-    "/stem/Conv", "/layer1/0/conv/Conv", "/layer1/0/bn/BatchNormalization", "/layer1/0/Add", "/layer1/0/Relu",
-    "/layer1/1/0/conv/Conv", "/layer1/1/0/bn/BatchNormalization", "/layer1/1/0/Add", "/layer1/1/0/Relu",
-    "/layer1/1/1/MaxPool", "/GlobalAveragePool", "/Flatten", "/twice/Gemm", "/twice/Gemm_1", "/fc/Gemm",
-]  # fmt: skip
+    "/stem/Conv",
+    "/layer1/0/conv/Conv",
+    "/layer1/0/bn/BatchNormalization",
+    "/layer1/0/Add",
+    "/layer1/0/Relu",
+    "/layer1/1/0/conv/Conv",
+    "/layer1/1/0/bn/BatchNormalization",
+    "/layer1/1/0/Add",
+    "/layer1/1/0/Relu",
+    "/layer1/1/1/MaxPool",
+    "/GlobalAveragePool",
+    "/Flatten",
+    "/twice/Gemm",
+    "/twice/Gemm_1",
+    "/fc/Gemm",
+]
 
 
 class Rnn(nn.Module):

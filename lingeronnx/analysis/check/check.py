@@ -8,20 +8,28 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import ConfigError
-from ...flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
-from ...formats.sound import check_nodes
+from ...flow import (
+    QuantizedModel,
+    build_quantized_model,
+    normalize_model,
+    plan_model,
+    prepare_model,
+    require_calibrated_scales,
+    require_data,
+)
+from ...formats.node_validation import check_nodes
 from ...graph import ir
-from ...graph.names import restored
+from ...graph.name_mapping import restore_user_names
 from ...ops import Violation
 from ...plan.config import QuantConfig
-from ...run.borders import float_names
-from ...run.integer.runner import target_of
+from ...run.float_names import map_to_float_names
+from ...run.integer.runner import detect_target
 from ...run.session import is_integer_graph
-from ...targets import Target, TimeWish, by_name
+from ...targets import LatencyOptions, Target, get_target
 from .float_graph import check_float
 from .packer_file import check_packed, is_packable
 from .report import Check
-from .structure import Structure, of_integers, of_model
+from .structure import Structure, describe_integer_graph, describe_model
 
 __all__ = ["check", "structure"]
 
@@ -63,25 +71,25 @@ def check(
     ModelError, ConfigError
         For what cannot be judged at all.
     """
-    wish = TimeWish(clock, budget_ms, timing)
-    file, proto = ir.file_of(model), None
+    wish = LatencyOptions(clock, budget_ms, timing)
+    file, proto = ir.as_model_proto(model), None
     if file is not None:
         proto = file if is_packable(file) else None
-    elif is_integer_graph(graph := ir.opened(model)):
-        row = target_of(graph) if platform is None else by_name(platform)
+    elif is_integer_graph(graph := ir.as_model(model)):
+        row = detect_target(graph) if platform is None else get_target(platform)
         proto = ir.to_proto(row.named(graph))
     if proto is not None:
         if input_shape:
             raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
         if fix:
             raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
-        return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
+        return check_packed(proto, None if platform is None else get_target(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        graph, file = ir.from_proto(file, ir.label_of(model)), None  # the graph holds its constants now
-    row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(graph, row, calib, input_shape or {}, fix or {})
+        graph, file = ir.from_proto(file, ir.model_label(model)), None  # the graph holds its constants now
+    row = wish.target(get_target(platform or QuantConfig().platform))
+    graph, notes = normalize_model(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
 
 
@@ -99,14 +107,14 @@ def structure(
     what `quantize` returned is judged as it is. violations : what `check` found, to be listed with the rest.
     """
     if isinstance(model, QuantizedModel):
-        return of_model(model, None, violations)
-    loaded = restored(ir.opened(model))
+        return describe_model(model, None, violations)
+    loaded = restore_user_names(ir.as_model(model))
     if is_integer_graph(loaded):
         check_nodes(loaded)
-        return of_integers(loaded, float_names(loaded), violations)
+        return describe_integer_graph(loaded, map_to_float_names(loaded), violations)
     what = "how a float model would be held is told from calibration data: give --calib DATA"
-    need_data(what, loaded, calib)
-    prepared = prepare(model, calib, None, {"platform": platform})
-    planned = plan_for(prepared)
-    need_scales(what, loaded, planned.plan)
-    return of_model(complete(prepared, planned, planned.graph), loaded, violations)
+    require_data(what, loaded, calib)
+    prepared = prepare_model(model, calib, None, {"platform": platform})
+    planned = plan_model(prepared)
+    require_calibrated_scales(what, loaded, planned.plan)
+    return describe_model(build_quantized_model(prepared, planned, planned.graph), loaded, violations)

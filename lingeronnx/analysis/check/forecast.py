@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ...emit import Lowered
 from ...errors import ConstraintError, ModelError
-from ...flow.assign import ScaleChoice, assign, shared_scales
-from ...flow.factor_groups import partition_with_clips, saturated
+from ...flow.assign import ScalePolicy, assign_qparams, group_shared_scales
+from ...flow.factor_groups import find_saturating_clips, partition_with_clip_fallback
 from ...flow.lower import lower
-from ...flow.partition import Partition, partition
-from ...flow.report import FloatNode, float_nodes
-from ...flow.report.merges import Merge, merges
-from ...flow.report.program import ProgramReport, program_of
+from ...flow.partition import Partition, partition_graph
+from ...flow.report import FloatNode, split_float_nodes
+from ...flow.report.merges import MergeOption, find_merge_options
+from ...flow.report.program import ProgramReport, build_program_report
 from ...formats import CLIP
 from ...graph import ir
-from ...ops.macs import macs
+from ...lowering import LoweringResult
+from ...ops.macs import count_macs
 from ...plan.config import QuantConfig
-from ...run.part import chip_part
-from ...targets import ArgumentChoice, Fitted, Target
+from ...run.chip_part import extract_chip_part
+from ...targets import AppliedRewrite, PackerArguments, Target
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["Forecast", "forecast_deployment"]
 
 
 @dataclass(frozen=True)
@@ -34,55 +34,57 @@ class Forecast:
     chip, 0 to 1. merges : what would let float operators between its parts be the chip's.
     """
 
-    choice: ArgumentChoice | None = None
-    formed: Sequence[Fitted] = ()
+    choice: PackerArguments | None = None
+    formed: Sequence[AppliedRewrite] = ()
     program: ProgramReport = field(default_factory=ProgramReport)
     host: Sequence[FloatNode] = ()
     share: float = 1.0
-    merges: Sequence[Merge] = ()
+    merges: Sequence[MergeOption] = ()
 
 
-def forecast(model: ir.Graph, target: Target) -> Forecast:
+def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
     """Return what becomes of the normalised and fitted float `model`; nothing for a row without a packer.
 
     The scales are placeholders: a guess for every activation, made to agree as the chip asks. What `quantize` moves to
     the host, by evidence or with `max_parts`, stays on the chip here.
     """
-    parts = partition_with_clips(model, target, {}, 8)
+    parts = partition_with_clip_fallback(model, target, {}, 8)
     if not target.packs or not parts.ops:
         return Forecast()
-    lowered = _lowered(parts, target)
+    lowered = _lower_with_placeholder_scales(parts, target)
     if lowered is None:
         return Forecast()
     graph, choice = lowered.graph, None
-    formed: Sequence[Fitted] = ()
-    fallbacks, host = float_nodes(model, parts.floats, parts.inside)
+    formed: Sequence[AppliedRewrite] = ()
+    fallbacks, host = split_float_nodes(model, parts.floats, parts.inside)
     if not fallbacks:
         graph, formed = target.finish(graph)
-        choice = target.verdict(chip_part(target.named(graph), target))
+        choice = target.verdict(extract_chip_part(target.named(graph), target))
         if choice.verdict.chip_ready:
             return Forecast(choice, formed)
-    program, _ = program_of(graph, target, target.vendor.names(graph))
-    work = sum(macs(node) for node in model.graph)
-    share = sum(macs(node) for node, _ in parts.nodes) / work if work else 1.0
-    fewer = merges([entry.node for entry in fallbacks], model, target)
+    program, _ = build_program_report(graph, target, target.vendor.names(graph))
+    work = sum(count_macs(node) for node in model.graph)
+    share = sum(count_macs(node) for node, _ in parts.nodes) / work if work else 1.0
+    fewer = find_merge_options([entry.node for entry in fallbacks], model, target)
     return Forecast(choice, formed, program, [*fallbacks, *host], share, fewer)
 
 
-def _lowered(parts: Partition, target: Target) -> Lowered | None:
+def _lower_with_placeholder_scales(parts: Partition, target: Target) -> LoweringResult | None:
     """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
     if not target.runs(CLIP.name):
-        parts = partition(_saturating(parts.graph, saturated(parts, target, 8)), target, parts.floats)
+        parts = partition_graph(
+            _replace_clips_with_relu(parts.graph, find_saturating_clips(parts, target, 8)), target, parts.floats
+        )
     conf = QuantConfig(platform=target.name)
-    setting = ScaleChoice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
+    setting = ScalePolicy(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
-        plan, _ = assign(parts, shared_scales(parts, target), {}, target, setting)
+        plan, _ = assign_qparams(parts, group_shared_scales(parts, target), {}, target, setting)
         return lower(parts, plan, target)
     except (ConstraintError, ModelError):
         return None
 
 
-def _saturating(model: ir.Graph, clips: Collection[str]) -> ir.Graph:
+def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:
     """Return a copy of `model` with a Relu for each of the nodes `clips`: saturation cuts at the bound.
 
     Quantizing moves a factor into the weights around it for that, which placeholders know nothing of.
@@ -91,5 +93,5 @@ def _saturating(model: ir.Graph, clips: Collection[str]) -> ir.Graph:
     for node in list(copied.graph):
         if str(node.name) in clips:
             new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
-            ir.replace(copied, [node], [new])
+            ir.replace_nodes(copied, [node], [new])
     return copied

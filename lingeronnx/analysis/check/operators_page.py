@@ -1,16 +1,16 @@
 """The table of operators in docs/operators.md, from the same texts that judge a model: it cannot drift from the code.
 
 Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings, filled in from each
-platform's row) and what each executor does wrong. `operators_markdown` returns the whole page.
+platform's row) and what each executor does wrong. `render_operators_markdown` returns the whole page.
 """
 
 from __future__ import annotations
 
-from ...formats import FORMATS
-from ...ops import OPS, Op, lowering_rule, rule_text
-from ...targets import PLATFORMS, Limit, Target
+from ...formats import INTEGER_OPS
+from ...ops import LOWERING_RULES, Op, format_limit_rule, get_rule_for_integer_op
+from ...targets import PLATFORMS, LimitCheck, Target
 
-__all__ = ["BEGIN", "END", "applies", "operators_markdown"]
+__all__ = ["BEGIN", "END", "has_limit", "render_operators_markdown"]
 
 BEGIN = "<!-- begin: written by `lingeronnx platforms --markdown`; do not edit by hand -->"
 END = "<!-- end -->"
@@ -21,7 +21,7 @@ This page says what each platform computes in integers, and within which limits.
 unless a rewrite of `--fit` (the default on chips) can help. `lingeronnx check MODEL` lists what a model breaks.
 """
 
-_KEY = (
+_LEGEND = (
     "- **yes**: in integers, whatever its sizes.\n"
     "- **limits**: in integers within the limits below.\n"
     "- **composed**: written as other operators.\n"
@@ -31,63 +31,86 @@ _KEY = (
 )
 
 #: Composite operators of our own, by what they are made from.
-_SOURCES = {"Linear": "Gemm, MatMul"}
+_ONNX_SOURCES = {"Linear": "Gemm, MatMul"}
 
 
-def operators_markdown() -> str:
+def render_operators_markdown() -> str:
     """Return the page docs/operators.md."""
-    return "\n".join([_HEAD, BEGIN, "", *_table(), "", _KEY, "", *_limits(), *_narrow(), *_faults(), END]) + "\n"
+    return (
+        "\n".join(
+            [
+                _HEAD,
+                BEGIN,
+                "",
+                *_render_operator_table(),
+                "",
+                _LEGEND,
+                "",
+                *_render_limits(),
+                *_render_narrow_weights(),
+                *_render_faults(),
+                END,
+            ]
+        )
+        + "\n"
+    )
 
 
-def _table() -> list[str]:
+def _render_operator_table() -> list[str]:
     lines = [
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",
     ]
-    entries = [(form.name, lowering_rule(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
+    entries = [(form.name, get_rule_for_integer_op(form)) for form in INTEGER_OPS] + [
+        (op.name, op) for op in LOWERING_RULES if op.title
+    ]
     for name, op in entries:
-        source = ", ".join(dict.fromkeys(_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
-        lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, target) for target in PLATFORMS)} |")
+        source = (
+            ", ".join(dict.fromkeys(_ONNX_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
+        )
+        lines.append(f"| {name} | {source} | {' | '.join(_format_support(name, op, target) for target in PLATFORMS)} |")
     return lines
 
 
-def _cell(name: str, op: Op | None, target: Target) -> str:
+def _format_support(name: str, op: Op | None, target: Target) -> str:
     if not target.runs(name):
         return "composed" if op is not None and op.available(target) else "no"
-    return "limits" if op is not None and _rules(op, target) else "yes"
+    return "limits" if op is not None and _format_limits(op, target) else "yes"
 
 
-def _rules(op: Op, target: Target) -> list[str]:
+def _format_limits(op: Op, target: Target) -> list[str]:
     """Return the limits of `op` on `target` as text."""
     if target.ops[op.name].limits is None and not target.packs:
         return []
-    return [rule_text(constraint, target)[0] for constraint in op.limits(target) if applies(constraint, target)]
+    return [
+        format_limit_rule(constraint, target)[0] for constraint in op.limits(target) if has_limit(constraint, target)
+    ]
 
 
-def applies(constraint: Limit, target: Target) -> bool:
+def has_limit(constraint: LimitCheck, target: Target) -> bool:
     """Whether `target` has such a limit: its column is not left open."""
     try:
-        text = rule_text(constraint, target)[0]
+        text = format_limit_rule(constraint, target)[0]
     except AttributeError:  # it quotes a column that this row leaves open as a whole
         return False
     return "None" not in text and target.vendor.applies(constraint, target)
 
 
-def _limits() -> list[str]:
+def _render_limits() -> list[str]:
     """Return the limits by operator; a rule that is the same on several platforms is told once."""
     lines = ["## Limits", ""]
-    for op in OPS:
+    for op in LOWERING_RULES:
         rules: dict[str, list[str]] = {}
         for target in PLATFORMS:
             if target.runs(op.name):
-                for text in _rules(op, target):
+                for text in _format_limits(op, target):
                     rules.setdefault(text, []).append(target.name)
         if rules:
             lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
     return lines
 
 
-def _narrow() -> list[str]:
+def _render_narrow_weights() -> list[str]:
     """Return the operators whose weights may have fewer bits than all else on a platform."""
     lines = ["## Narrow weights", "", "Operators whose weights may have fewer bits (`--weight-bits`):", ""]
     for target in PLATFORMS:
@@ -102,7 +125,7 @@ def _narrow() -> list[str]:
     return [*lines, ""]
 
 
-def _faults() -> list[str]:
+def _render_faults() -> list[str]:
     """Return the executors' faults by platform."""
     lines = [
         "## Faults of the executors",

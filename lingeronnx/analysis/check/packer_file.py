@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import onnx
 
-from ...errors import ModelError, words_of
-from ...flow.report import FloatNode, float_nodes
-from ...flow.report.merges import merges
-from ...flow.report.program import program_of
-from ...formats import DEQUANT, FORMATS, is_quantized_domain
-from ...formats.sound import check_nodes
-from ...graph import ir, onnxfile
+from ...errors import ModelError, split_words
+from ...flow.report import FloatNode, split_float_nodes
+from ...flow.report.merges import find_merge_options
+from ...flow.report.program import build_program_report
+from ...formats import DEQUANT, INTEGER_OPS, is_quantized_domain
+from ...formats.node_validation import check_nodes
+from ...graph import ir, onnx_file
 from ...graph.attributes import check_attributes
-from ...graph.names import restored
-from ...ops.macs import macs
-from ...plan.synthetic import warnings_of
-from ...run.integer.runner import target_of
-from ...run.part import chip_part, scaled_by_host
-from ...targets import DEFAULT, UNASKED, Target, TimeWish, by_name
+from ...graph.name_mapping import restore_user_names
+from ...ops.macs import count_macs
+from ...plan.synthetic_calibration import collect_calibration_warnings
+from ...run.chip_part import extract_chip_part, is_host_dequant
+from ...run.integer.runner import detect_target
+from ...targets import DEFAULT, DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, get_target
 from .integer_graph import check_integer
 from .report import Check
 
@@ -29,7 +29,7 @@ __all__ = ["check_packed", "is_packable"]
 
 def is_packable(proto: onnx.ModelProto) -> bool:
     """Whether a file holds operators that only integer graphs have."""
-    own = {form.name for form in FORMATS if form.domain}
+    own = {form.name for form in INTEGER_OPS if form.domain}
     return any(node.op_type in own for node in proto.graph.node)
 
 
@@ -37,7 +37,7 @@ def check_packed(
     proto: onnx.ModelProto,
     row: Target | None = None,
     packer_args: str | Iterable[str] | None = None,
-    wish: TimeWish = UNASKED,
+    wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Check:
     """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
 
@@ -45,62 +45,65 @@ def check_packed(
     wish : what is asked of time; that of a graph in several parts is the sum of the chip's.
     A graph that no one else would read is judged all the same, as the packer reads it.
     """
-    onnxfile.check_texts(proto)
+    onnx_file.check_string_fields(proto)
     check_attributes(proto)
     notes: list[str] = []
-    graph: ir.Graph | None = None
-    graph_read: ir.Graph | None = None
+    graph: ir.Model | None = None
+    graph_read: ir.Model | None = None
     try:
         graph = ir.from_proto(proto)
-        graph_read = restored(graph)
+        graph_read = restore_user_names(graph)
     except ModelError as error:
         notes = [str(error)]
     if graph is not None:
         check_nodes(graph)
     if row is None:
-        row = _named(proto) if graph is None else target_of(graph)
+        row = _named_target(proto) if graph is None else detect_target(graph)
     row = wish.target(row)
     check = Check(row.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, row)
     if graph_read is not None:
-        check = replace(check, notes=[*(f"WARNING: {warning}" for warning in warnings_of(graph_read)), *check.notes])
+        check = replace(
+            check,
+            notes=[*(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)), *check.notes],
+        )
     if not row.packs:
         return check
-    between, host = ([], []) if graph is None else _floats(graph)
+    between, host = ([], []) if graph is None else _split_float_nodes(graph)
     if graph is not None and between and packer_args is None:
-        return _in_parts(check, graph, row, wish, [*between, *host])
-    part = proto if graph is None or between or not host else ir.to_proto(chip_part(graph, row))
+        return _add_parts(check, graph, row, wish, [*between, *host])
+    part = proto if graph is None or between or not host else ir.to_proto(extract_chip_part(graph, row))
     words = None
     if packer_args is not None:
-        words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
+        words = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
     choice = row.verdict(part, words)
     return replace(check, choice=choice, time=wish.told(row, [choice.verdict], host=bool(between or host)))
 
 
-def _in_parts(check: Check, graph: ir.Graph, row: Target, wish: TimeWish, floats: Sequence[FloatNode]) -> Check:
+def _add_parts(check: Check, graph: ir.Model, row: Target, wish: LatencyOptions, floats: Sequence[FloatNode]) -> Check:
     """Return `check` with the parts in which a graph runs that float operators stand in the middle of."""
-    program, _ = program_of(graph, row, row.vendor.names(graph))
+    program, _ = build_program_report(graph, row, row.vendor.names(graph))
     on_chip = sum(part.macs for part in program.chip)
     told = {entry.node for entry in floats}
-    on_host = sum(macs(node) for node in graph.graph if str(node.name) in told)
+    on_host = sum(count_macs(node) for node in graph.graph if str(node.name) in told)
     return replace(
         check,
         program=program,
         on_host=floats,
         share=on_chip / (on_chip + on_host) if on_chip else 0.0,
-        merges=merges([entry.node for entry in floats], graph, row),
+        merges=find_merge_options([entry.node for entry in floats], graph, row),
         time=wish.told(row, program.verdicts, host=True),
     )
 
 
-def _named(proto: onnx.ModelProto) -> Target:
+def _named_target(proto: onnx.ModelProto) -> Target:
     """Return the chip that a node names, else the first chip."""
     names = [a.s.decode(errors="replace") for node in proto.graph.node for a in node.attribute if a.name == "platform"]
-    return by_name(names[0]) if names else DEFAULT
+    return get_target(names[0]) if names else DEFAULT
 
 
-def _floats(graph: ir.Graph) -> tuple[list[FloatNode], list[FloatNode]]:
+def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode]]:
     """Return the float nodes between integer ones, and those before the first or behind the last."""
-    whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not scaled_by_host(node)}
+    whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not is_host_dequant(node)}
     integers = {
         str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
     }
@@ -108,4 +111,4 @@ def _floats(graph: ir.Graph) -> tuple[list[FloatNode], list[FloatNode]]:
         if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
             whole.add(id(node))
             integers.update(str(v.name) for v in node.outputs)
-    return float_nodes(graph, {}, whole)
+    return split_float_nodes(graph, {}, whole)

@@ -9,13 +9,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
-from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
-from ...fit import Fitted
-from ...flow.report import FloatNode, rewritten, told_findings, told_floats
-from ...flow.report.merges import Merge
+from ...flow.report import FloatNode, format_findings, format_float_nodes, format_rewrites
+from ...flow.report.merges import MergeOption
 from ...flow.report.program import PartReport, ProgramReport
+from ...legalization import AppliedRewrite
+from ...message_grouping import (
+    SCREEN_LINES,
+    count_screen_lines,
+    format_violations,
+    group_by_key,
+    mask_quotes_and_numbers,
+    merge_similar_lines,
+    truncate_lines,
+)
 from ...ops import Violation
-from ...targets import ArgumentChoice, CallTime, GraphCost, Verdict, VerdictFinding, by_name
+from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -48,18 +56,18 @@ class Check(Sequence[Violation]):
     platform: str
     kind: str
     violations: Sequence[Violation]
-    fitted: Sequence[Fitted] = ()
+    fitted: Sequence[AppliedRewrite] = ()
     remaining: Sequence[Violation] = ()
     host_part: Sequence[FloatNode] = ()
     faults: Sequence[WorkedAround] = ()
     notes: Sequence[str] = field(default_factory=list)
-    choice: ArgumentChoice | None = None
-    formed: Sequence[Fitted] = ()
+    choice: PackerArguments | None = None
+    formed: Sequence[AppliedRewrite] = ()
     program: ProgramReport = field(default_factory=ProgramReport)
     on_host: Sequence[FloatNode] = ()
     share: float = 1.0
-    merges: Sequence[Merge] = ()
-    time: CallTime = field(default_factory=CallTime)
+    merges: Sequence[MergeOption] = ()
+    time: CallLatency = field(default_factory=CallLatency)
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
@@ -142,11 +150,14 @@ class Check(Sequence[Violation]):
         if self.time.findings:
             said.append("too slow")
         if against := [(f.rule, f.node) for f in self.findings if f.level not in ("plan", "time")]:
-            said.append(f"{'wrong on the chip' if self.packs else 'the packer refuses it'}, {_count('rule', against)}")
+            said.append(
+                f"{'wrong on the chip' if self.packs else 'the packer refuses it'}, "
+                f"{_format_rule_count('rule', against)}"
+            )
         if self.violations:
             mended = self.kind == "float" and not self.remaining
-            broken = _count("limit", [(v.rule, v.node) for v in self.violations])
-            said.append(f"{broken}{f'; {_MENDED}' if mended else ''}")
+            broken = _format_rule_count("limit", [(v.rule, v.node) for v in self.violations])
+            said.append(f"{broken}{f'; {_FIXED_BY_FIT}' if mended else ''}")
         if self.kind == "integer" and self.program.runs:
             said.append(f"each of its {len(self.program.chip)} chip parts packs and is right")
         return f"{self.platform}: {'; '.join(said)}"
@@ -159,9 +170,9 @@ class Check(Sequence[Violation]):
         if full:
             return self._lines(None)
         lines: list[str] = []
-        for most in range(_MOST, 0, -1):
+        for most in range(_MAX_LINES_PER_SECTION, 0, -1):
             lines = self._lines(most)
-            if screen_lines(lines) <= SCREEN:
+            if count_screen_lines(lines) <= SCREEN_LINES:
                 break
         return lines
 
@@ -171,39 +182,47 @@ class Check(Sequence[Violation]):
         left = {(v.node, v.rule) for v in self.remaining}
         said = {(v.node, v.rule) for v in self.violations}
         there = [v for v in self.violations if self.kind == "integer" or (v.node, v.rule) in left]
-        mended = [replace(v, remedy=_MENDED) for v in self.violations if v not in there]
-        lines = [self.verdict, *few(_broken(there, full), most), *few(_broken(mended, full), most)]
+        mended = [replace(v, remedy=_FIXED_BY_FIT) for v in self.violations if v not in there]
+        lines = [
+            self.verdict,
+            *truncate_lines(_format_violations(there, full), most),
+            *truncate_lines(_format_violations(mended, full), most),
+        ]
         if self.violations and self.kind == "float":
-            lines += few([f"--fit would: {line}" for line in rewritten(self.fitted, full)], most)
-            more = _broken([v for v in self.remaining if (v.node, v.rule) not in said], full)
+            lines += truncate_lines([f"--fit would: {line}" for line in format_rewrites(self.fitted, full)], most)
+            more = _format_violations([v for v in self.remaining if (v.node, v.rule) not in said], full)
             none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
-            lines += few([f"would remain: {line}" for line in more], most) or (
+            lines += truncate_lines([f"would remain: {line}" for line in more], most) or (
                 [none] if not self.remaining or not self.fitted else []
             )
-        lines += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
-        lines += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
+        lines += truncate_lines([f"host part: {line}" for line in format_float_nodes(self.host_part, full)], most)
+        lines += truncate_lines(
+            [f"worked around: {m.text} ({_format_first_names(m.nodes)})" for m in self.faults], most
+        )
         lines += self._packed(most)
         lines += self._in_parts(most)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
-        notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
-        return [*lines, *self._cost(None if full else SCREEN - screen_lines([*lines, *notes])), *notes]
+        notes = truncate_lines(
+            [f"note: {note}" for note in (self.notes if full else merge_similar_lines(self.notes))], most
+        )
+        return [*lines, *self._cost(None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])), *notes]
 
     def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
         if self.choice is None and self.verdicts:
-            return few(told_findings(self.findings, most is None), most)
+            return truncate_lines(format_findings(self.findings, most is None), most)
         if self.choice is None:
-            ahead = self.kind == "float" and by_name(self.platform).packs
+            ahead = self.kind == "float" and get_target(self.platform).packs
             alone = ahead and not self.program.parts
             return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
         verdict, full = self.choice.verdict, most is None
-        lines = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
-        lines += few(told_findings(self.findings, full), most)
+        lines = truncate_lines([f"after lowering: {line}" for line in format_rewrites(self.formed, full)], most)
+        lines += truncate_lines(format_findings(self.findings, full), most)
         right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
         if verdict.warned:
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
-        how = f"packed with {_short(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
+        how = f"packed with {_truncate(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
         return [*lines, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
 
     def _in_parts(self, most: int | None) -> list[str]:
@@ -213,9 +232,13 @@ class Check(Sequence[Violation]):
             return []
         where = f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
         lines = [f"{where}: {program.text(self.share)}, {program.crossings} crossings"]
-        lines += few([line for part in program.chip if self.kind == "integer" for line in _of_part(part)], most)
-        lines += few([f"on the host: {line}" for line in told_floats(self.on_host, most is None)], most)
-        return [*lines, *few([f"fewer parts: {merge}" for merge in self.merges], most)]
+        lines += truncate_lines(
+            [line for part in program.chip if self.kind == "integer" for line in _format_part(part)], most
+        )
+        lines += truncate_lines(
+            [f"on the host: {line}" for line in format_float_nodes(self.on_host, most is None)], most
+        )
+        return [*lines, *truncate_lines([f"fewer parts: {merge}" for merge in self.merges], most)]
 
     def _cost(self, room: int | None) -> list[str]:
         """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
@@ -224,46 +247,51 @@ class Check(Sequence[Violation]):
             return []
         for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
             lines = ["cost on the chip:", *cost.table(layers, time=self.time.latency)]
-            if room is None or screen_lines(lines) <= room and layers >= min(len(cost.layers), _FEWEST):
+            if room is None or count_screen_lines(lines) <= room and layers >= min(len(cost.layers), _MIN_COST_ROWS):
                 return lines
         return [f"cost on the chip: {cost.text()}"]
 
 
-_MOST = 6  # lines of one sort in a short report
-_MENDED = "--fit, the default of quantize, mends it"
-_FEWEST = 3  # layers that a table of costs has at least
+_MAX_LINES_PER_SECTION = 6  # lines of one sort in a short report
+_FIXED_BY_FIT = "--fit, the default of quantize, mends it"
+_MIN_COST_ROWS = 3  # layers that a table of costs has at least
 
 
-def _of_part(part: PartReport) -> list[str]:
+def _format_part(part: PartReport) -> list[str]:
     """Return what the packer and the chip make of a part."""
     right = "it packs and is right" if part.runs else "it does not run on the chip"
     cost = part.verdict.cost if part.verdict is not None else None
-    return [f"{part.name}: packed with {_short(part.packer_args)}: {right}", *([f"  {cost.text()}"] if cost else [])]
+    return [f"{part.name}: packed with {_truncate(part.packer_args)}: {right}", *([f"  {cost.text()}"] if cost else [])]
 
 
-def _count(what: str, broken: Sequence[tuple[str, str]]) -> str:
+def _format_rule_count(what: str, broken: Sequence[tuple[str, str]]) -> str:
     """Return how many rules are broken at how many nodes."""
-    rules, nodes = len({pattern(rule) for rule, _ in broken}), len({node for _, node in broken})
+    rules, nodes = len({mask_quotes_and_numbers(rule) for rule, _ in broken}), len({node for _, node in broken})
     return f"{rules} {what}{'s are' if rules > 1 else ' is'} broken at {nodes} node{'s' if nodes > 1 else ''}"
 
 
-def _broken(violations: Sequence[Violation], full: bool) -> list[str]:
+def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]:
     """Return a line for each rule that is broken; full : for each violation."""
-    groups = grouped(violations, lambda v: (v.op_type, pattern(v.rule)))
+    groups = group_by_key(violations, lambda v: (v.op_type, mask_quotes_and_numbers(v.rule)))
     return [
         line
         for group in groups
         for line in (
             map(str, group)
             if full or len(group) == 1
-            else [f"{group[0].op_type}: {told(group[0].rule, group[0].remedy, [(v.node, v.value) for v in group])}"]
+            else [
+                (
+                    f"{group[0].op_type}: "
+                    f"{format_violations(group[0].rule, group[0].remedy, [(v.node, v.value) for v in group])}"
+                )
+            ]
         )
     ]
 
 
-def _short(line: str, most: int = 160) -> str:
+def _truncate(line: str, most: int = 160) -> str:
     return line if len(line) <= most else f"{line[:most]}... ({len(line)} characters, whole with --json)"
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
+def _format_first_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

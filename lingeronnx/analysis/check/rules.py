@@ -31,18 +31,18 @@ from ...formats import (
     Format,
 )
 from ...graph import ir
-from ...graph.attributes import Attributes, integer, number, scales
-from ...ops import lowering_rule
+from ...graph.attributes import Attributes, get_int, get_number, get_scales
+from ...ops import get_rule_for_integer_op
 from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import (
-    Concat,
-    CurveArithmetic,
-    Division,
-    Quantizer,
-    QuotientArithmetic,
-    Reading,
-    RealArithmetic,
+    ConcatArithmetic,
+    DivArithmetic,
+    DivisionMethod,
+    LutArithmetic,
+    QuantArithmetic,
+    QuantFloatPrecision,
+    TableInputRule,
 )
 from ...targets.limits import PadLimits, SliceLimits
 
@@ -78,7 +78,7 @@ class IntegerNode:
 Rule = Callable[[IntegerNode, Target], object]
 
 
-def powers_of_two(integer_node: IntegerNode, target: Target) -> object:
+def check_power_of_two_scales(integer_node: IntegerNode, target: Target) -> object:
     """scales are powers of two | quantize with --mode q-value."""
     if not target.power_of_two:
         return None
@@ -86,24 +86,24 @@ def powers_of_two(integer_node: IntegerNode, target: Target) -> object:
         f"{key} = {scale:g}"
         for key, value in sorted(integer_node.attrs.items())
         if key.startswith("scale_") and value is not None
-        for scale in np.atleast_1d(scales(integer_node.attrs, key))
-        if not _power(scale)
+        for scale in np.atleast_1d(get_scales(integer_node.attrs, key))
+        if not _is_power_of_two(scale)
     ]
     return ", ".join(wrong) or None
 
 
-def right_shift(integer_node: IntegerNode, target: Target) -> object:
+def check_right_shift(integer_node: IntegerNode, target: Target) -> object:
     """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
-    lowering = lowering_rule(integer_node.form)
+    lowering = get_rule_for_integer_op(integer_node.form)
     if lowering is None or not target.power_of_two or integer_node.attrs.get("scale_o") is None:
         return None
-    scale, reads = number(integer_node.attrs, "scale_o"), integer_node.reads()
-    if not all(map(_power, (scale, *reads.values()))):
+    scale, reads = get_number(integer_node.attrs, "scale_o"), integer_node.reads()
+    if not all(map(_is_power_of_two, (scale, *reads.values()))):
         return None
     names = {
-        ir.read_name(integer_node.node, i): value for i, value in reads.items() if i < len(integer_node.node.inputs)
+        ir.input_name(integer_node.node, i): value for i, value in reads.items() if i < len(integer_node.node.inputs)
     }
     try:
         most = lowering.scaling.max_exponent(integer_node.node, lambda name: math.frexp(names[name])[1] - 1)
@@ -113,27 +113,27 @@ def right_shift(integer_node: IntegerNode, target: Target) -> object:
     return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
 
 
-def quantized_width(integer_node: IntegerNode, target: Target) -> object:
+def check_quant_width(integer_node: IntegerNode, target: Target) -> object:
     """a Quant writes 8 bits, whatever it says | write data_bits = 8, or feed the integers themselves."""
-    how = target.computes(QUANT.name, Quantizer)
-    if integer_node.form is not QUANT or how is None or how.real is not RealArithmetic.PRODUCT:
+    how = target.computes(QUANT.name, QuantArithmetic)
+    if integer_node.form is not QUANT or how is None or how.real is not QuantFloatPrecision.PRODUCT:
         return None
-    bits = integer(integer_node.attrs, "data_bits")
+    bits = get_int(integer_node.attrs, "data_bits")
     return f"data_bits = {bits}" if bits != 8 else None
 
 
-def average_scale(integer_node: IntegerNode, target: Target) -> object:
+def check_average_pool_scale(integer_node: IntegerNode, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
     same = target.pool is not None and target.pool.same_scale
     if not same or integer_node.form is not AVG_POOL2D or integer_node.attrs.get("scale_o") is None:
         return None
-    x, o = number(integer_node.attrs, "scale_x"), number(integer_node.attrs, "scale_o")
+    x, o = get_number(integer_node.attrs, "scale_x"), get_number(integer_node.attrs, "scale_o")
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
 
 
-def cat_scale(integer_node: IntegerNode, target: Target) -> object:
+def check_concat_scales(integer_node: IntegerNode, target: Target) -> object:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    how = target.computes(CONCAT.name, Concat)
+    how = target.computes(CONCAT.name, ConcatArithmetic)
     if (
         integer_node.form is not CONCAT
         or how is None
@@ -141,7 +141,7 @@ def cat_scale(integer_node: IntegerNode, target: Target) -> object:
         or integer_node.attrs.get("scale_o") is None
     ):
         return None
-    o = number(integer_node.attrs, "scale_o")
+    o = get_number(integer_node.attrs, "scale_o")
     over = [
         f"scale_x_{i} = {q.scale:g}"
         for i, q in integer_node.form.read_scales(integer_node.attrs).items()
@@ -150,7 +150,7 @@ def cat_scale(integer_node: IntegerNode, target: Target) -> object:
     return f"{', '.join(over)}, scale_o = {o:g}" if over else None
 
 
-def agreement(integer_node: IntegerNode, target: Target) -> object:
+def check_scale_agreement(integer_node: IntegerNode, target: Target) -> object:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
     for index, read in integer_node.form.read_scales(integer_node.attrs).items():
@@ -163,7 +163,7 @@ def agreement(integer_node: IntegerNode, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def byte_results(integer_node: IntegerNode, target: Target) -> object:
+def check_byte_widths(integer_node: IntegerNode, target: Target) -> object:
     """operands are as wide as the chip has them, and the results of convolutions 8 bits | use 8 bits, or LinearInt for
     wider results.
     """
@@ -178,24 +178,24 @@ def byte_results(integer_node: IntegerNode, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def bias_type(integer_node: IntegerNode, target: Target) -> object:
+def check_bias_type(integer_node: IntegerNode, target: Target) -> object:
     """a bias is int32 | quantize again."""
     value = (
         integer_node.node.inputs[2] if "scale_w" in integer_node.attrs and len(integer_node.node.inputs) > 2 else None
     )
-    array = ir.const(value)
+    array = ir.const_value(value)
     return str(array.dtype) if target.bytes_only and array is not None and array.dtype.name != "int32" else None
 
 
-def single_sample(integer_node: IntegerNode, target: Target) -> object:
+def check_single_sample(integer_node: IntegerNode, target: Target) -> object:
     """graphs for a chip hold one sample | write the graph with batch 1."""
-    dims = ir.shape(integer_node.node.inputs[0]) if integer_node.node.inputs else None
-    if not target.single_sample or not dims or integer_node.form not in _IMAGES:
+    dims = ir.get_shape(integer_node.node.inputs[0]) if integer_node.node.inputs else None
+    if not target.single_sample or not dims or integer_node.form not in _IMAGE_FORMATS:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
 
-def runs_right(integer_node: IntegerNode, target: Target) -> object:
+def check_operator_support(integer_node: IntegerNode, target: Target) -> object:
     """{target.name} computes the operator right | replace it, or quantize the float model again."""
     if target.runs(integer_node.form.name):
         return None
@@ -203,64 +203,78 @@ def runs_right(integer_node: IntegerNode, target: Target) -> object:
     return f"{integer_node.node.op_type}: {why}" if why else f"it has no {integer_node.node.op_type}"
 
 
-def division_scale(integer_node: IntegerNode, target: Target) -> object:
+def check_division_scale(integer_node: IntegerNode, target: Target) -> object:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
-    how = target.computes(DIV.name, Division)
+    how = target.computes(DIV.name, DivArithmetic)
     if integer_node.form is not DIV or not target.power_of_two or integer_node.attrs.get("scale_o") is None:
         return None
-    x, y, o = (number(integer_node.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
+    x, y, o = (get_number(integer_node.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
     ratio = o * y / x
-    wrong = ratio < 1 or (how is not None and how.quotient is QuotientArithmetic.UNSCALED and ratio != 1)
+    wrong = ratio < 1 or (how is not None and how.quotient is DivisionMethod.UNSCALED and ratio != 1)
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
-def curve_scale(integer_node: IntegerNode, target: Target) -> object:
+def check_curve_scale(integer_node: IntegerNode, target: Target) -> object:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
     if integer_node.form not in (SIGMOID, TANH):
         return None
-    how = target.computes(integer_node.form.name, CurveArithmetic)
+    how = target.computes(integer_node.form.name, LutArithmetic)
     if how is None or integer_node.attrs.get("scale_x") is None:
         return None
-    x = number(integer_node.attrs, "scale_x")
-    if how.reading is Reading.NOTHING:
+    x = get_number(integer_node.attrs, "scale_x")
+    if how.reading is TableInputRule.NOTHING:
         return target.why.get(integer_node.form.name) or "a constant"
-    return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
+    return f"scale_x = {x:g}" if how.reading is TableInputRule.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
-def transposes(integer_node: IntegerNode, target: Target) -> object:
+def check_transpose(integer_node: IntegerNode, target: Target) -> object:
     """a transpose is none of {target.broken_transposes} | make it from two others."""
     perm = integer_node.attrs.get("perm") if integer_node.form is TRANSPOSE else None
     return perm if isinstance(perm, Sequence) and tuple(perm) in target.broken_transposes else None
 
 
-def chip_name(integer_node: IntegerNode, target: Target) -> object:
+def check_chip_name(integer_node: IntegerNode, target: Target) -> object:
     """nodes name the chip they are for, {target.name} | export for this platform."""
-    name = ir.attr(integer_node.node, "platform")
+    name = ir.get_attr(integer_node.node, "platform")
     return name if target.packs and name not in (None, target.name) else None
 
 
-def unit_steps(integer_node: IntegerNode, target: Target) -> object:
+def check_slice_steps(integer_node: IntegerNode, target: Target) -> object:
     """a slice takes every element | use steps of 1."""
     limits = target.limits(SLICE.name, SliceLimits)
     if limits is None or integer_node.form is not SLICE or len(integer_node.node.inputs) < 5:
         return None
-    steps = ir.const(integer_node.node.inputs[4])
+    steps = ir.const_value(integer_node.node.inputs[4])
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
 
 
-def pad_mode(integer_node: IntegerNode, target: Target) -> object:
+def check_pad_mode(integer_node: IntegerNode, target: Target) -> object:
     """padding is constant | use constant padding."""
-    limits, mode = target.limits(PAD.name, PadLimits), ir.attr(integer_node.node, "mode", "constant")
+    limits, mode = target.limits(PAD.name, PadLimits), ir.get_attr(integer_node.node, "mode", "constant")
     return str(mode) if limits is not None and integer_node.form is PAD and mode not in limits.modes else None
 
 
 RULES: tuple[Rule, ...] = (
-    runs_right, chip_name, powers_of_two, quantized_width, agreement, right_shift, average_scale, cat_scale,
-    byte_results, bias_type, single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
-)  # fmt: skip
+    check_operator_support,
+    check_chip_name,
+    check_power_of_two_scales,
+    check_quant_width,
+    check_scale_agreement,
+    check_right_shift,
+    check_average_pool_scale,
+    check_concat_scales,
+    check_byte_widths,
+    check_bias_type,
+    check_single_sample,
+    check_division_scale,
+    check_curve_scale,
+    check_transpose,
+    check_slice_steps,
+    check_pad_mode,
+)
 
-_IMAGES = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
+_IMAGE_FORMATS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
 
 
-def _power(scale: float) -> bool:
+def _is_power_of_two(scale: float) -> bool:
     return math.frexp(scale)[0] == 0.5

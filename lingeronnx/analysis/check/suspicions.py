@@ -22,21 +22,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...flow import QuantizedModel
-from ...flow.assign import shared_scales, wishes
+from ...flow.assign import calibrate_activations, group_shared_scales
 from ...flow.observe import TensorStats
 from ...flow.partition import Partition
-from ...formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
+from ...formats import CONCAT, DEQUANT, find_integer_op, is_quantized_domain, read_attributes
 from ...graph import ir
-from ...graph.attributes import number
-from ...ops import Violation, lowering_rule
-from ..profile.outliers import LIMIT, SHARE, rows_of
+from ...graph.attributes import get_number
+from ...ops import Violation, get_rule_for_integer_op
+from ..profile.outliers import MAX_RATIO, QUANTILE, compute_outlier_rows
 
-__all__ = ["LIMITED", "Suspicion", "in_integers", "in_model"]
+__all__ = ["LIMIT_KIND", "Suspicion", "find_graph_suspicions", "find_model_suspicions"]
 
 #: The kind of a suspicion that `check` has told already.
-LIMITED = "limit"
+LIMIT_KIND = "limit"
 
-_APART = 4.0  # times finer: an input of a concat that gives up two bits
+_MIN_SCALE_RATIO = 4.0  # times finer: an input of a concat that gives up two bits
 
 
 @dataclass(frozen=True)
@@ -53,50 +53,62 @@ class Suspicion:
         return f"{self.layer}: {self.kind}: {self.measured}; {self.limit}; {self.remedy}"
 
 
-def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
+def find_model_suspicions(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in a quantized float model."""
     parts = Partition.of(result.float_graph, result.plan.floats, result.platform)
     return [
-        *_outputs(parts, result),
-        *_biases(result.graph),
-        *_cut(parts, result),
-        *_dead(result),
-        *_outliers(parts, result.basis.stats),
-        *_concats(parts, result),
-        *_integers(result.graph),
-        *_in_float(parts),
-        *map(_limit, violations),
+        *_find_narrow_outputs(parts, result),
+        *_find_saturated_biases(result.graph),
+        *_find_coarsened_scales(parts, result),
+        *_find_dead_channels(result),
+        *_find_outlier_ranges(parts, result.basis.stats),
+        *_find_concat_scale_mismatches(parts, result),
+        *_find_integer_outputs(result.graph),
+        *_find_float_between_integers(parts),
+        *map(_from_violation, violations),
     ]
 
 
-def in_integers(graph: ir.Graph, violations: Sequence[Violation] = ()) -> list[Suspicion]:
+def find_graph_suspicions(graph: ir.Model, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in an integer graph, as far as the file shows it."""
-    dead = (suspicion for node, weight in _weights(graph) if (suspicion := _channels(node, weight, None)) is not None)
-    return [*_biases(graph), *dead, *_read_scales(graph), *_integers(graph), *map(_limit, violations)]
+    dead = (
+        suspicion
+        for node, weight in _iter_layer_weights(graph)
+        if (suspicion := _dead_channel_suspicion(node, weight, None)) is not None
+    )
+    return [
+        *_find_saturated_biases(graph),
+        *dead,
+        *_find_graph_concat_mismatches(graph),
+        *_find_integer_outputs(graph),
+        *map(_from_violation, violations),
+    ]
 
 
-def _option(tensor: str, setting: str) -> str:
+def _format_override(tensor: str, setting: str) -> str:
     return f"--override {shlex.quote(f'{tensor}={setting}')}"
 
 
-def _limit(violation: Violation) -> Suspicion:
-    return Suspicion(violation.node, LIMITED, violation.value, violation.rule, violation.remedy)
+def _from_violation(violation: Violation) -> Suspicion:
+    return Suspicion(violation.node, LIMIT_KIND, violation.value, violation.rule, violation.remedy)
 
 
-def _outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_narrow_outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
     widest = 8 if result.platform.packs else max(result.platform.out_bits)
     for node, op in parts.nodes:
-        name = ir.written_name(node)
+        name = ir.output_name(node)
         q = result.plan.tensors.get(name)
         leaves = op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
         if leaves and q is not None and q.bits <= 8 < widest:
             measured = f"'{name}' leaves the integers in {q.bits} bits"
             limit = f"{result.platform.name} gives it up to {widest}"
-            yield Suspicion(str(node.name), "output at 8 bits", measured, limit, _option(name, f"out_bits:{widest}"))
+            yield Suspicion(
+                str(node.name), "output at 8 bits", measured, limit, _format_override(name, f"out_bits:{widest}")
+            )
 
 
-def _in_float(parts: Partition) -> Iterator[Suspicion]:
+def _find_float_between_integers(parts: Partition) -> Iterator[Suspicion]:
     """Operators in float that integers are computed from and that are computed from integers."""
     after, before = set[int](), set[int]()
     nodes = list(parts.graph.graph)
@@ -119,11 +131,11 @@ def _in_float(parts: Partition) -> Iterator[Suspicion]:
             )
 
 
-def _biases(graph: ir.Graph) -> Iterator[Suspicion]:
+def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
     """Biases of the integer graph that lie at the end of their type."""
     for node in graph.graph:
         for index, value in enumerate(node.inputs if is_quantized_domain(node) else ()):
-            array = ir.const(value)
+            array = ir.const_value(value)
             if value is None or array is None or index < 2 or array.dtype.kind != "i" or array.dtype.itemsize < 4:
                 continue
             limits = np.iinfo(array.dtype)
@@ -138,14 +150,14 @@ def _biases(graph: ir.Graph) -> Iterator[Suspicion]:
                 )
 
 
-def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_coarsened_scales(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Scales that the platform holds coarser than the calibrator chose."""
     choice, stats, row = result.basis.choice, result.basis.stats, result.platform
     if choice is None:
         return
-    for group in shared_scales(parts, row):
+    for group in group_shared_scales(parts, row):
         name = group.tensors[-1]
-        wish = wishes(parts, [group], stats, row, choice, [])[name].scale
+        wish = calibrate_activations(parts, [group], stats, row, choice, [])[name].scale
         q = result.plan.tensors.get(name)
         if q is None or not set(group.tensors) & stats.keys() or wish < 2 * q.scale:
             continue
@@ -162,25 +174,25 @@ def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
         )
 
 
-def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Node, np.ndarray]]:
+def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]:
     """Yield the integer layers with their weights, output channels on axis 0."""
     for node in graph.graph:
-        op = integer_format(node) if is_quantized_domain(node) else None
-        array = ir.const(node.inputs[1]) if op is not None and len(node.inputs) > 1 else None
+        op = find_integer_op(node) if is_quantized_domain(node) else None
+        array = ir.const_value(node.inputs[1]) if op is not None and len(node.inputs) > 1 else None
         if op is not None and op.channel_axis is not None and array is not None and array.ndim > 1:
             yield node, np.moveaxis(array, op.channel_axis, 0)
 
 
-def _dead(result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
     """Output channels without a weight."""
-    floats = {name: ir.const(value) for name, value in result.float_graph.graph.initializers.items()}
-    for node, weight in _weights(result.graph):
-        suspicion = _channels(node, weight, floats.get(ir.read_name(node, 1)))
+    floats = {name: ir.const_value(value) for name, value in result.float_graph.graph.initializers.items()}
+    for node, weight in _iter_layer_weights(result.graph):
+        suspicion = _dead_channel_suspicion(node, weight, floats.get(ir.input_name(node, 1)))
         if suspicion is not None:
             yield suspicion
 
 
-def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Suspicion | None:
+def _dead_channel_suspicion(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Suspicion | None:
     dead = ~weight.reshape(len(weight), -1).any(axis=1)
     if not dead.any():
         return None
@@ -200,89 +212,91 @@ def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Sus
     )
 
 
-def _outliers(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
+def _find_outlier_ranges(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
     """Tensors and weights whose range a few values made."""
     for name, observed in stats.items():
-        largest, dynamic = max(observed.high, -observed.low), _dynamic(observed)
-        if largest > LIMIT * dynamic:
-            yield _outlier(name, largest, dynamic, _option(name, "calibrator:percentile"))
+        largest, dynamic = max(observed.high, -observed.low), _abs_quantile(observed)
+        if largest > MAX_RATIO * dynamic:
+            yield _outlier_suspicion(name, largest, dynamic, _format_override(name, "calibrator:percentile"))
     for node, op in parts.nodes:
-        weights = ((ir.read_name(node, i), ir.const(node.inputs[i])) for i in op.parameters(node))
-        for row in rows_of((name, array) for name, array in weights if array is not None):
+        weights = ((ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.parameters(node))
+        for row in compute_outlier_rows((name, array) for name, array in weights if array is not None):
             if row.outlier and row.largest > 0:
-                yield _outlier(row.name, row.largest, row.dynamic, "clamp or normalise this layer in training")
+                yield _outlier_suspicion(
+                    row.name, row.largest, row.dynamic, "clamp or normalise this layer in training"
+                )
 
 
-def _outlier(name: str, largest: float, dynamic: float, remedy: str) -> Suspicion:
+def _outlier_suspicion(name: str, largest: float, dynamic: float, remedy: str) -> Suspicion:
     times = f"{largest / dynamic:.3g} times" if dynamic > 0 else "infinitely many times"
     return Suspicion(
         name,
         "outlier range",
         f"largest value {largest:.4g}, {times} the 0.99 quantile {dynamic:.4g}",
-        f"at most {LIMIT:g} times",
+        f"at most {MAX_RATIO:g} times",
         remedy,
     )
 
 
-def _dynamic(stats: TensorStats) -> float:
+def _abs_quantile(stats: TensorStats) -> float:
     """Return the 0.99 quantile of the absolute values, to a bin's width."""
     centres, counts = stats.occupied()
     order = np.argsort(np.abs(centres), kind="stable")
     reached = np.cumsum(counts[order])
-    return float(np.abs(centres)[order][np.searchsorted(reached, SHARE * reached[-1])]) if len(order) else 0.0
+    return float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])]) if len(order) else 0.0
 
 
-def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_concat_scale_mismatches(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Inputs of a Concat that would fit a much finer scale than its output has."""
     choice, stats = result.basis.choice, result.basis.stats
     for node, op in parts.nodes:
-        q = result.plan.tensors.get(ir.written_name(node))
+        q = result.plan.tensors.get(ir.output_name(node))
         if op.format is not CONCAT or q is None or choice is None:
             continue
         for value in node.inputs:
             name = "" if value is None else str(value.name)
             observed = stats.get(name)
             own = None if observed is None or observed.squares == 0 else choice.of([name], q.bits).best(observed)
-            if own is not None and own >= _APART * q.scale:
+            if own is not None and own >= _MIN_SCALE_RATIO * q.scale:
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",
                     f"'{name}' alone would fit scale {own:g}, the output has {q.scale:g}",
-                    f"less than {_APART:g} times",
+                    f"less than {_MIN_SCALE_RATIO:g} times",
                     "bring the inputs to one range in the model, or leave the concat out: --skip "
                     + shlex.quote(str(node.name)),
                 )
 
 
-def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
+def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
     """The same, as the attributes of an integer graph show it."""
     for node in graph.graph:
-        op = integer_format(node) if is_quantized_domain(node) else None
+        op = find_integer_op(node) if is_quantized_domain(node) else None
         if op is None or op is not CONCAT:
             continue
-        attrs = attributes(op, node)
-        scale = number(attrs, "scale_o")
+        attrs = read_attributes(op, node)
+        scale = get_number(attrs, "scale_o")
         for index, q in op.read_scales(attrs).items():
-            if q.scale >= _APART * scale:
-                measured = f"'{ir.read_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
+            if q.scale >= _MIN_SCALE_RATIO * scale:
+                measured = f"'{ir.input_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",
                     measured,
-                    f"less than {_APART:g} times",
+                    f"less than {_MIN_SCALE_RATIO:g} times",
                     "bring the inputs to one range in the model",
                 )
 
 
-def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
+def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
     """Outputs of an integer graph that no Dequant writes."""
     for value in graph.graph.outputs:
         node = ir.producer(value)
-        op = None if node is None else integer_format(node)
+        op = None if node is None else find_integer_op(node)
         small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
         if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
-        lowering = lowering_rule(op)
+        lowering = get_rule_for_integer_op(op)
         if small or (value.dtype is None and not (lowering is not None and lowering.wide)):
             yield Suspicion(
                 str(value.name),

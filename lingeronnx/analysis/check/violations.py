@@ -5,13 +5,13 @@ from __future__ import annotations
 from ...graph import ir
 from ...ops import Violation
 
-__all__ = ["OTHER", "violation"]
+__all__ = ["MOVE_NODE_REMEDY", "make_violation"]
 
 #: The remedy for a node that a platform has no operator for.
-OTHER = "use operators the platform has, or move the node before the first or behind the last of them"
+MOVE_NODE_REMEDY = "use operators the platform has, or move the node before the first or behind the last of them"
 
 
-def violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
+def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
     """Return that `rule` is broken by `node` with `value`, told of its first output."""
     tensor = next((str(v.name) for v in node.outputs if v.name), "")
-    return Violation(str(node.name), ir.operator(node), tensor, rule, value, remedy)
+    return Violation(str(node.name), ir.display_op_type(node), tensor, rule, value, remedy)

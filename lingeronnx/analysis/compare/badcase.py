@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, nearest
-from ...graph.batch_axes import open_axis
+from ...errors import ConfigError, DataError, suggest_nearest
+from ...graph.batch_axes import find_dynamic_axis
 from ...run.data import Data, InputSpec, Progress, load_function
 from ...run.dump import write_npz
-from ...run.metrics import called
-from ..stats.output_measures import chosen_output, worse_first
+from ...run.metrics import call_user_function
+from ..stats.output_measures import resolve_output, worst_first_key
 from ..stats.pair_measures import METRICS, PairMeasures
-from .sources import TensorSource, pair
+from .sources import TensorSource, open_source_pair
 
 __all__ = ["BadCase", "find_bad_case"]
 
-_LISTED = 10  # of the worst samples
+_MAX_LISTED = 10  # of the worst samples
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
 
@@ -74,9 +74,9 @@ def find_bad_case(
     steps : look at the first so many batches only, of `batch` samples at most.
     Raises ConfigError for wrong settings, DataError where data do not fit.
     """
-    base, other = pair(float_model, quant_model)
-    name, axis = _output(base, output)
-    title, measure, order = _measure(metric, order)
+    base, other = open_source_pair(float_model, quant_model)
+    name, axis = _resolve_output(base, output)
+    title, measure, order = _resolve_metric(metric, order)
     ranked: list[tuple[float, int, float]] = []  # key, number, value
     worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
     total, number = 0.0, 0
@@ -85,14 +85,16 @@ def find_bad_case(
         if steps is not None and step >= steps:
             break
         count = max((spec.count(feeds[n]) for n, spec in specs.items() if spec.batched), default=1)
-        both = zip(*(_samples(_run(side, name, feeds), axis, count, name) for side in (base, other)), strict=True)
+        both = zip(
+            *(_iter_samples(_run_output(side, name, feeds), axis, count, name) for side in (base, other)), strict=True
+        )
         for index, (x, y) in enumerate(both):
             value = measure(x, y)
-            ranked.append((worse_first(title, value, order), number + index, value))
+            ranked.append((worst_first_key(title, value, order), number + index, value))
             if ranked[-1] == min(ranked):
-                worst = _sample(feeds, labels, specs, index, count)
+                worst = _extract_sample(feeds, labels, specs, index, count)
             total += value
-        ranked = sorted(ranked)[:_LISTED]
+        ranked = sorted(ranked)[:_MAX_LISTED]
         number += count
         if progress is not None:
             progress("looking", number, None)
@@ -113,34 +115,34 @@ def find_bad_case(
     )
 
 
-def _output(base: TensorSource, wanted: str | None) -> tuple[str, int]:
+def _resolve_output(base: TensorSource, wanted: str | None) -> tuple[str, int]:
     """Return the name of the output that is looked at and the axis of its samples."""
     if base.graph is None:
         raise ConfigError("the baseline is a dump, which runs nothing: give a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}
-    name = chosen_output(wanted, outputs)
-    return name, open_axis(outputs[name])
+    name = resolve_output(wanted, outputs)
+    return name, find_dynamic_axis(outputs[name])
 
 
-def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
+def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
     known = {name.casefold(): name for name in METRICS}
     if isinstance(metric, str) and metric.casefold() in known:
         if order is not None:
             raise ConfigError(f"order: what is worse is known of {known[metric.casefold()]}; leave it out")
-        return known[metric.casefold()], lambda x, y: _of_pair(known[metric.casefold()], x, y), None
+        return known[metric.casefold()], lambda x, y: _measure_pair(known[metric.casefold()], x, y), None
     if isinstance(metric, str) and ":" not in metric:
         raise ConfigError(
-            f"unknown metric '{metric}'{nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
+            f"unknown metric '{metric}'{suggest_nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
             "module:function"
         )
     if order not in ("ascending", "descending"):
         raise ConfigError("a metric of your own has no order; give ascending or descending, the worst first")
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
-    return title, lambda x, y: called("the metric function", function, x, y), order
+    return title, lambda x, y: call_user_function("the metric function", function, x, y), order
 
 
-def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
+def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
     if x.shape != y.shape:
         raise DataError(
             f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}; "
@@ -151,13 +153,13 @@ def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
     return float(getattr(pair, METRICS[name]))
 
 
-def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+def _run_output(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the real values of an output."""
     session = getattr(side, "session", None)
     if session is not None:
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
             raise ConfigError(
-                f"the second model has no output '{name}'{nearest(name, known)}; outputs are {', '.join(known)}"
+                f"the second model has no output '{name}'{suggest_nearest(name, known)}; outputs are {', '.join(known)}"
             )
         ((_, array, q),) = session.tensors(feeds, [name])
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
@@ -169,7 +171,7 @@ def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.n
     raise ConfigError(f"the second model has no output '{name}'; name a tensor that its dump holds")
 
 
-def _samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:
+def _iter_samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:
     """Yield what belongs to each sample, the samples' axis kept."""
     if count == 1:
         yield array
@@ -179,7 +181,7 @@ def _samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np
     yield from np.split(array, count, axis)
 
 
-def _sample(
+def _extract_sample(
     feeds: Mapping[str, np.ndarray], labels: np.ndarray | None, specs: Mapping[str, InputSpec], index: int, count: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return a copy of one sample and its label."""

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...graph import ir, operators
-from ...targets import by_name
+from ...targets import get_target
 from ..stats.stored_form import StoredForm
-from .finding import LayerFinding, beyond, finding_of, override
-from .join import ComparedTensor, Join
+from .finding import LayerFinding, format_distinct_from, format_override, make_finding
+from .join import ComparedTensor, TensorJoin
 
-__all__ = ["costs_little", "large", "weights"]
+__all__ = ["diagnose_large_values", "diagnose_minor_issues", "diagnose_uneven_weights"]
 
-_POOR = 25.0  # dB: above that large channels do no harm
-_LOW = 15.0  # dB: what a tensor is left when something must be wrong
-_UNEVEN = 18.0  # dB: the same of the channel in the middle
-_CHANNEL = 8.0  # times the middle channel's range
-_OUTLIER = 10.0  # times the 0.99 quantile of absolute values
-_RARE = 15.0  # times its root mean square that a channel reaches where its large values are rare
+_POOR_SQNR_DB = 25.0  # dB: above that large channels do no harm
+_LOW_SQNR_DB = 15.0  # dB: what a tensor is left when something must be wrong
+_UNEVEN_SQNR_DB = 18.0  # dB: the same of the channel in the middle
+_MAX_CHANNEL_RATIO = 8.0  # times the middle channel's range
+_MAX_OUTLIER_RATIO = 10.0  # times the 0.99 quantile of absolute values
+_MIN_PEAK_TO_RMS = 15.0  # times its root mean square that a channel reaches where its large values are rare
 
 
 @dataclass(frozen=True)
@@ -48,97 +48,113 @@ class StoredRanges:
         return cls(reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf)
 
 
-def large(row: ComparedTensor, join: Join) -> LayerFinding | None:
+def diagnose_large_values(row: ComparedTensor, join: TensorJoin) -> LayerFinding | None:
     """Return whether a few channels, or a few values, set the range for all."""
     if row.held is None or not row.channels.count or row.kinds[0] == "Input":
         return None
     ranges = StoredRanges.of(row, row.held)
-    return _rare_values(row, ranges, join) or _large_channels(row, ranges, join) or _uneven_channels(row, ranges, join)
+    return (
+        _diagnose_rare_values(row, ranges, join)
+        or _diagnose_large_channels(row, ranges, join)
+        or _diagnose_uneven_channels(row, ranges, join)
+    )
 
 
-def _rare_values(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
-    tail, top = row.judged.x.largest / max(_tail(row), 1e-30), int(ranges.reach.argmax())
+def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+    tail, top = row.judged.x.largest / max(_abs_quantile_99(row), 1e-30), int(ranges.reach.argmax())
     level = min(row.judged.sqnr, ranges.level)
-    if tail <= _OUTLIER or ranges.reach[top] <= _RARE * ranges.power[top] or level >= _POOR:
+    if (
+        tail <= _MAX_OUTLIER_RATIO
+        or ranges.reach[top] <= _MIN_PEAK_TO_RMS * ranges.power[top]
+        or level >= _POOR_SQNR_DB
+    ):
         return None
-    own = np.count_nonzero(ranges.reach > _CHANNEL * ranges.middle) <= max(1, len(ranges.reach) // 8)
-    even = _even(row, join) if own and ranges.middle > 0 else ()  # of few channels: they need not be cut off
-    return finding_of(
+    own = np.count_nonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle) <= max(1, len(ranges.reach) // 8)
+    even = (
+        _equalization_options(row, join) if own and ranges.middle > 0 else ()
+    )  # of few channels: they need not be cut off
+    return make_finding(
         row,
         kind="outlier activation",
-        measured=f"the largest value is {beyond(tail, _OUTLIER)} times the 0.99 quantile of absolute values",
-        limit=f"{_OUTLIER:g} times",
+        measured=(
+            f"the largest value is {format_distinct_from(tail, _MAX_OUTLIER_RATIO)} times the 0.99 quantile of "
+            "absolute values"
+        ),
+        limit=f"{_MAX_OUTLIER_RATIO:g} times",
         remedy="move the channels' ranges into the weights" if even else "cut the rare values off",
-        options=even or (override(row, "calibrator:percentile,percentile:99.9"),),
+        options=even or (format_override(row, "calibrator:percentile,percentile:99.9"),),
         order=2,
         level=level,
     )
 
 
-def _large_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
-    large_ones = np.flatnonzero(ranges.reach > _CHANNEL * ranges.middle)
-    if ranges.middle <= 0 or ranges.level >= _POOR or not large_ones.size:
+def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+    large_ones = np.flatnonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle)
+    if ranges.middle <= 0 or ranges.level >= _POOR_SQNR_DB or not large_ones.size:
         return None
-    if ranges.power[large_ones].max() <= _CHANNEL / 2 * np.median(ranges.power[row.channels.speaking]):
+    if ranges.power[large_ones].max() <= _MAX_CHANNEL_RATIO / 2 * np.median(ranges.power[row.channels.speaking]):
         return None
     few = len(large_ones) <= max(1, len(ranges.reach) // 8)
-    times = beyond(ranges.reach.max() / ranges.middle, _CHANNEL)
+    times = format_distinct_from(ranges.reach.max() / ranges.middle, _MAX_CHANNEL_RATIO)
     measured = (
-        f"channel {_names(large_ones)} reaches {times} times as far as the channel in the middle, which is left "
+        f"channel {_format_channels(large_ones)} reaches {times} times as far as the channel in the middle, which is "
+        "left "
         f"{ranges.level:.1f} dB"
     )
-    return _uneven(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
+    return _make_uneven_finding(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
 
 
-def _uneven_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
-    if ranges.level >= _UNEVEN or ranges.moving.size <= 3:
+def _diagnose_uneven_channels(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+    if ranges.level >= _UNEVEN_SQNR_DB or ranges.moving.size <= 3:
         return None
     low, high = (np.quantile(ranges.moving, share) for share in (0.1, 0.9))
-    if high <= _CHANNEL * low:
+    if high <= _MAX_CHANNEL_RATIO * low:
         return None
     measured = (
         f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the channel in the middle is left "
         f"{ranges.level:.1f} dB"
     )
-    return _uneven(row, "uneven channels", measured, ranges, join)
+    return _make_uneven_finding(row, "uneven channels", measured, ranges, join)
 
 
-def _uneven(row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, join: Join) -> LayerFinding:
-    return finding_of(
+def _make_uneven_finding(
+    row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, join: TensorJoin
+) -> LayerFinding:
+    return make_finding(
         row,
         kind=kind,
         measured=measured,
-        limit=f"{_CHANNEL:g} times",
+        limit=f"{_MAX_CHANNEL_RATIO:g} times",
         remedy="move the channels' ranges into the weights",
-        options=_even(row, join),
+        options=_equalization_options(row, join),
         order=2,
         level=ranges.level,
     )
 
 
-def _tail(row: ComparedTensor) -> float:
+def _abs_quantile_99(row: ComparedTensor) -> float:
     """Return the 0.99 quantile of |x|, from the quantiles of x."""
     histogram = row.judged.x.histogram
     return max(abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005)), histogram.quantile(0.99))
 
 
-def _even(row: ComparedTensor, join: Join) -> tuple[str, ...]:
+def _equalization_options(row: ComparedTensor, join: TensorJoin) -> tuple[str, ...]:
     """Return the option that gives channels like ranges: equalization, or where that was done more bits."""
     plan = getattr(join.other, "plan", None)
     equalized = plan is not None and any(len(set(t.factor)) > 1 for t in plan.transforms.values())
     if not equalized:
         return ("--effort normal",)
-    wide = plan is not None and 16 in by_name(plan.platform).bits
-    return (override(row, "bits:16"),) if wide else ()
+    wide = plan is not None and 16 in get_target(plan.platform).bits
+    return (format_override(row, "bits:16"),) if wide else ()
 
 
-def weights(
-    row: ComparedTensor, join: Join, parents: Sequence[str], by_layer: Mapping[str, LayerFinding]
+def diagnose_uneven_weights(
+    row: ComparedTensor, join: TensorJoin, parents: Sequence[str], by_layer: Mapping[str, LayerFinding]
 ) -> LayerFinding | None:
     """Return whether most of the layer's weights have few bits left beside the largest."""
     node = join.other.node(row.name)
-    array = ir.const(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
-    if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN:
+    array = ir.const_value(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
+    if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN_SQNR_DB:
         return None
     if any(p in by_layer and by_layer[p].kind == "outlier channel" for p in parents):
         return None
@@ -147,64 +163,64 @@ def weights(
     largest, middle = int(sizes.max(initial=0)), min(float(np.median(sizes.max(axis=axis))) for axis in (0, 1))
     if middle * 4 > largest:
         return None
-    if 0 < np.count_nonzero(rows > _CHANNEL * np.median(rows)) <= max(1, len(rows) // 8):
+    if 0 < np.count_nonzero(rows > _MAX_CHANNEL_RATIO * np.median(rows)) <= max(1, len(rows) // 8):
         measured = (
             f"the weights of channel {int(rows.argmax())} reach {largest} counts, {np.median(rows):g} in the middle"
         )
-        return finding_of(
+        return make_finding(
             row,
             kind="outlier channel",
             measured=measured,
-            limit=f"{_CHANNEL:g} times",
+            limit=f"{_MAX_CHANNEL_RATIO:g} times",
             remedy="move the channels' ranges into the weights",
-            options=_even(row, join),
+            options=_equalization_options(row, join),
             order=2,
         )
     measured = f"the largest weight of a channel is {middle:g} counts in the middle, {largest} at most"
-    return finding_of(
+    return make_finding(
         row,
         kind="uneven weights",
-        measured=f"{measured}; {beyond(row.judged.sqnr, _UNEVEN)} dB",
-        limit=f"a quarter, {_UNEVEN:g} dB",
+        measured=f"{measured}; {format_distinct_from(row.judged.sqnr, _UNEVEN_SQNR_DB)} dB",
+        limit=f"a quarter, {_UNEVEN_SQNR_DB:g} dB",
         remedy="move the channels' ranges into the layers around",
-        options=_even(row, join),
+        options=_equalization_options(row, join),
         order=2,
     )
 
 
-_CUTS = frozenset({"Clip", "Relu"})
+_CLIPPING_OPS = frozenset({"Clip", "Relu"})
 #: What makes channels of its own: a dead one there is the layer's doing.
-_MAKES = operators.LAYERS - operators.RECURRENT | {"BatchNormalization"} | _CUTS
+_CHANNEL_PRODUCING_OPS = operators.LAYER_OPS - operators.RECURRENT_OPS | {"BatchNormalization"} | _CLIPPING_OPS
 
 
-def costs_little(row: ComparedTensor, join: Join, explained: bool) -> LayerFinding | None:
+def diagnose_minor_issues(row: ComparedTensor, join: TensorJoin, explained: bool) -> LayerFinding | None:
     """Return dead channels, an output in few bits, or an error that nothing explains."""
     channels = row.channels
     still = np.flatnonzero(channels.still) if channels.count > 1 else np.zeros(0)
-    if len(still) and row.kinds[0] in _MAKES and len(still) < len(channels.still):
-        measured = f"channel {_names(still)} never changes ({len(still)} of {len(channels.still)})"
+    if len(still) and row.kinds[0] in _CHANNEL_PRODUCING_OPS and len(still) < len(channels.still):
+        measured = f"channel {_format_channels(still)} never changes ({len(still)} of {len(channels.still)})"
         remedy = "take it out of the model, or train it again: it costs time and no accuracy"
-        finding = finding_of(row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3)
+        finding = make_finding(row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3)
         share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
-        return replace(finding, weight=share / 100 if row.kinds[0] in _CUTS else share)
+        return replace(finding, weight=share / 100 if row.kinds[0] in _CLIPPING_OPS else share)
     graph = join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
-    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN:
-        return finding_of(
+    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN_SQNR_DB:
+        return make_finding(
             row,
             kind="output in 8 bits",
-            measured=f"{beyond(row.judged.sqnr, _UNEVEN)} dB from its own layer",
-            limit=f"{_UNEVEN:g} dB",
+            measured=f"{format_distinct_from(row.judged.sqnr, _UNEVEN_SQNR_DB)} dB from its own layer",
+            limit=f"{_UNEVEN_SQNR_DB:g} dB",
             remedy="leave the integers in float",
-            options=(override(row, "out_bits:float"),),
+            options=(format_override(row, "out_bits:float"),),
             order=3,
         )
-    if row.local is not None and not explained and row.judged.sqnr < _LOW:
-        return finding_of(
+    if row.local is not None and not explained and row.judged.sqnr < _LOW_SQNR_DB:
+        return make_finding(
             row,
             kind="similarity low",
-            measured=f"{beyond(row.judged.sqnr, _LOW)} dB from its own layer",
-            limit=f"{_LOW:g} dB",
+            measured=f"{format_distinct_from(row.judged.sqnr, _LOW_SQNR_DB)} dB from its own layer",
+            limit=f"{_LOW_SQNR_DB:g} dB",
             remedy="more effort, or the layer in float",
             options=("--effort normal",),
             order=3,
@@ -212,6 +228,6 @@ def costs_little(row: ComparedTensor, join: Join, explained: bool) -> LayerFindi
     return None
 
 
-def _names(channels: np.ndarray) -> str:
+def _format_channels(channels: np.ndarray) -> str:
     listed = ", ".join(str(int(c)) for c in channels[:4])
     return listed + (f" and {len(channels) - 4} more" if len(channels) > 4 else "")

@@ -18,26 +18,26 @@ import numpy as np
 from ...graph import ir
 from ..stats.stored_form import StoredForm
 
-__all__ = ["LEAST_OPSET", "doubled"]
+__all__ = ["MIN_OPSET", "duplicate_with_clipped_inputs"]
 
 #: Max and Min of older opsets take arrays of one shape only.
-LEAST_OPSET = 8
+MIN_OPSET = 8
 
 
-def doubled(
-    graph: ir.Graph, held: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
-) -> tuple[ir.Graph, dict[str, str]]:
+def duplicate_with_clipped_inputs(
+    graph: ir.Model, held: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
+) -> tuple[ir.Model, dict[str, str]]:
     """Return `graph` and behind it its second copy, and {a tensor of the second copy: the one it stands for}.
 
     held : how tensors are held in integers, by name. real : the tensors, of which rank and type count here.
     """
     whole, second = ir.clone(graph), ir.clone(graph)
-    taken = ir.names(whole)
-    first = {str(v.name): v for v in (*ir.values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)}
-    cut = {name: _cut(whole, first[name], form, real[name], taken) for name, form in held.items()}
+    taken = ir.get_tensor_names(whole)
+    first = {str(v.name): v for v in (*ir.iter_values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)}
+    cut = {name: _append_clip(whole, first[name], form, real[name], taken) for name, form in held.items()}
     second.graph.outputs.clear()
     for value in (*second.graph.inputs, *second.graph.initializers.values()):
-        _read_instead(value, cut.get(str(value.name), first[str(value.name)]))
+        _replace_readers(value, cut.get(str(value.name), first[str(value.name)]))
     names: dict[str, str] = {}
     for node in list(second.graph):
         for value in node.outputs:
@@ -45,8 +45,8 @@ def doubled(
                 continue
             name = str(value.name)
             if name in cut:
-                _read_instead(value, cut[name])
-            value.name = ir.take_name(f"{name}_own", taken)
+                _replace_readers(value, cut[name])
+            value.name = ir.reserve_name(f"{name}_own", taken)
             names[str(value.name)] = name
         second.graph.remove(node)
         node.name = f"{node.name}_own"
@@ -54,18 +54,18 @@ def doubled(
     return whole, names
 
 
-def _read_instead(value: ir.Value, other: ir.Value) -> None:
+def _replace_readers(value: ir.Value, other: ir.Value) -> None:
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, other)
 
 
-def _cut(graph: ir.Graph, value: ir.Value, form: StoredForm, like: np.ndarray, taken: set[str]) -> ir.Value:
+def _append_clip(graph: ir.Model, value: ir.Value, form: StoredForm, like: np.ndarray, taken: set[str]) -> ir.Value:
     """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
     for op_type, end in zip(("Max", "Min"), form.ends(like.ndim), strict=True):
         most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
         bound = np.clip(end, -most, most).astype(like.dtype)
-        constant = ir.add_initializer(graph, ir.take_name(f"{value.name}_{op_type}", taken), bound)
-        name = ir.take_name(f"{value.name}_cut", taken)
+        constant = ir.add_initializer(graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound)
+        name = ir.reserve_name(f"{value.name}_cut", taken)
         graph.graph.append(ir.make_node(op_type, [value, constant], output=name, name=name, like=value))
         value = graph.graph[-1].outputs[0]
     return value

@@ -6,23 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...alike import visible
+from ...message_grouping import escape_invisible
 from ..stats.pair_measures import METRICS
-from ..text import wrapped
-from .advice import options
+from ..text import wrap_text
+from .advice import format_options
 from .finding import LayerFinding
-from .join import ComparedTensor, Join
-from .option_trials import GAIN, TriedOptions
+from .join import ComparedTensor, TensorJoin
+from .option_trials import MIN_GAIN_DB, OptionTrialResult
 
-__all__ = ["COLUMNS", "MORE_COLUMNS", "Comparison", "number"]
+__all__ = ["COLUMNS", "CSV_ONLY_COLUMNS", "Comparison", "format_number"]
 
-_SPREADS = tuple(f"{side}_model_{name}" for name in ("min", "max", "mean", "var") for side in ("base", "analy"))
+_RANGE_COLUMNS = tuple(f"{side}_model_{name}" for name in ("min", "max", "mean", "var") for side in ("base", "analy"))
 
 #: Of both tables, in this order; the first is the row's number.
-COLUMNS = ("", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtype", "qscale", *METRICS, *_SPREADS)
+COLUMNS = ("", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtype", "qscale", *METRICS, *_RANGE_COLUMNS)
 
 #: Behind these, in the csv.
-MORE_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node", "module")
+CSV_ONLY_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node", "module")
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Comparison:
     be told.
     """
 
-    join: Join
+    join: TensorJoin
     findings: Sequence[LayerFinding]
     names: tuple[str, str]
     accuracy: tuple[float, float] | None
     outputs: Mapping[str, float]
     cycles: Mapping[str, float] = field(default_factory=dict)
     weight_bits: Mapping[str, int] = field(default_factory=dict)
-    tried: TriedOptions | None = None
+    tried: OptionTrialResult | None = None
     notes: Sequence[str] = ()
 
     @property
@@ -67,10 +67,10 @@ class Comparison:
 
         Those of all findings where nothing was tried, else the best of them together.
         """
-        return options(self.findings) if self.tried is None else " ".join(self.tried.best)
+        return format_options(self.findings) if self.tried is None else " ".join(self.tried.best)
 
     def table(self) -> list[dict[str, object]]:
-        """Return a mapping of COLUMNS, MORE_COLUMNS and `width_columns` for every tensor."""
+        """Return a mapping of COLUMNS, CSV_ONLY_COLUMNS and `width_columns` for every tensor."""
         return [
             {**_cells(index, row), **{name: self.weight_bits.get(row.nodes[1]) for name in self.width_columns}}
             for index, row in enumerate(self.rows)
@@ -101,9 +101,9 @@ class Comparison:
         lines = [f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples", *self._summary(), ""]
         for place, finding in enumerate(self.findings, 1):
             also = f" (and {', '.join(finding.also)}, which share its scale)" if finding.also else ""
-            lines += wrapped(f"{finding.kind}: {finding.place}{also}", f"{place}. ", _INDENT)
+            lines += wrap_text(f"{finding.kind}: {finding.place}{also}", f"{place}. ", _INDENT)
             for head in ("measured", "limit", "remedy"):
-                lines += wrapped(getattr(finding, head), f"   {head + ':':<10}", f"{_INDENT}          ")
+                lines += wrap_text(getattr(finding, head), f"   {head + ':':<10}", f"{_INDENT}          ")
             lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
             lines += ["Nothing is out of the ordinary.", ""]
@@ -111,29 +111,31 @@ class Comparison:
 
     def _together(self) -> list[str]:
         """Return the lines on all options: which to take, and what they gave where they were tried."""
-        if not options(self.findings):
+        if not format_options(self.findings):
             return []
         if self.tried is None:
             return ["All options together (not tried):", f"   {self.options}", ""]
         found = self.tried
-        with_all = f"with all options {number(found.every)} dB, without {number(found.now)} dB"
+        with_all = f"with all options {format_number(found.every)} dB, without {format_number(found.now)} dB"
         if not found.best:
-            sure = "gives" if found.value - found.now < GAIN else "is sure to give"
-            itself = "" if sure == "gives" else f", where the graph itself has {number(found.graph)} dB"
-            return [*wrapped(f"No option {sure} {GAIN:g} dB: {with_all}{itself}.", "", _INDENT), ""]
+            sure = "gives" if found.value - found.now < MIN_GAIN_DB else "is sure to give"
+            itself = "" if sure == "gives" else f", where the graph itself has {format_number(found.graph)} dB"
+            return [*wrap_text(f"No option {sure} {MIN_GAIN_DB:g} dB: {with_all}{itself}.", "", _INDENT), ""]
         whole = set(found.best) == {option for finding in self.findings for option in finding.options}
         head = "All options together:"
         if not whole:
-            head = f"The options that give {GAIN:g} dB each (all {number(found.every)} dB):"
+            head = f"The options that give {MIN_GAIN_DB:g} dB each (all {format_number(found.every)} dB):"
         how = "weights refined" if found.refined else "rounding alone"
-        measured = f"   tried on these data, {how}: {number(found.value)} dB, without {number(found.now)} dB"
+        measured = (
+            f"   tried on these data, {how}: {format_number(found.value)} dB, without {format_number(found.now)} dB"
+        )
         return [head, f"   {self.options}", measured, ""]
 
     def _summary(self) -> list[str]:
-        lines = [f"output '{name}': {number(value)} dB" for name, value in self.outputs.items()]
+        lines = [f"output '{name}': {format_number(value)} dB" for name, value in self.outputs.items()]
         if self.accuracy is not None:
             lines.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
-        return [*lines, *(line for note in self.notes for line in wrapped(note, "", _INDENT))]
+        return [*lines, *(line for note in self.notes for line in wrap_text(note, "", _INDENT))]
 
 
 _INDENT = "   "
@@ -145,20 +147,20 @@ def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     form = row.held
     return {
         "": index,
-        "mod_name": visible(row.name),
+        "mod_name": escape_invisible(row.name),
         "base_op_type": row.kinds[0],
         "analy_op_type": row.kinds[1],
         "shape": list(row.whole),
         "quant_dtype": "float32" if form is None else f"int{form.q.bits}",
         "qscale": None if form is None else form.q.scale,
-        **{name: values[name] for name in (*METRICS, *_SPREADS)},
+        **{name: values[name] for name in (*METRICS, *_RANGE_COLUMNS)},
         **{f"local_{name}": own.get(name) for name in METRICS},
         **{name: values[name] for name in ("saturation", "clipped", "used_range")},
-        "node": visible(row.nodes[0]),
-        "module": visible(row.module),
+        "node": escape_invisible(row.nodes[0]),
+        "module": escape_invisible(row.module),
     }
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return six digits of a value, infinities as words."""
     return f"{value:.6g}" if math.isfinite(value) else str(value)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from ...alike import visible
+from ...message_grouping import escape_invisible
 from .join import ComparedTensor
 
-__all__ = ["LayerFinding", "beyond", "finding_of", "override"]
+__all__ = ["LayerFinding", "format_distinct_from", "format_override", "make_finding"]
 
-_BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+_FULL_SQNR_DB = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LayerFinding:
         return {**vars(self), "options": list(self.options), "also": list(self.also)}
 
 
-def finding_of(
+def make_finding(
     row: ComparedTensor,
     *,
     kind: str,
@@ -62,7 +62,7 @@ def finding_of(
 
     level : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8 bits is the weight.
     """
-    weight = _BITS - min(row.judged.sqnr if level is None else level, _BITS)
+    weight = _FULL_SQNR_DB - min(row.judged.sqnr if level is None else level, _FULL_SQNR_DB)
     return LayerFinding(
         layer=row.name,
         node=row.nodes[0],
@@ -78,7 +78,7 @@ def finding_of(
     )
 
 
-def beyond(value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1) -> str:
+def format_distinct_from(value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1) -> str:
     """Return a value in as many digits as it takes to read as another number than the limit that it breaks."""
     for d in range(digits, digits + 6):
         if form.format(value, d=d) != form.format(limit, d=d):
@@ -86,9 +86,9 @@ def beyond(value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1) 
     return form.format(value, d=digits)
 
 
-def override(row: ComparedTensor, setting: str) -> str:
+def format_override(row: ComparedTensor, setting: str) -> str:
     """Return the option of `quantize` that gives the tensor of `row` a setting of its own."""
     word = f"{row.name}={setting}"
-    if (seen := visible(word)) != word:  # so that a shell reads what cannot be seen
+    if (seen := escape_invisible(word)) != word:  # so that a shell reads what cannot be seen
         return "--override $'" + seen.replace("'", "\\'") + "'"
     return "--override " + shlex.quote(word)

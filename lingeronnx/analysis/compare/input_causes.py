@@ -8,63 +8,73 @@ from itertools import permutations
 
 import numpy as np
 
-from ...run.moments import noted_inputs
+from ...run.input_moments import load_input_moments
 from .finding import LayerFinding
-from .first_responses import Answered
-from .join import ComparedTensor, Join
-from .scale_causes import range_text
+from .input_layout import InputLayoutCheck
+from .join import ComparedTensor, TensorJoin
+from .scale_causes import format_range
 
-__all__ = ["inputs"]
+__all__ = ["diagnose_inputs"]
 
-_CLIPPED = 0.005  # share of values that a scale may cut off
+_MAX_CLIPPED_SHARE = 0.005  # share of values that a scale may cut off
 _SHIFT, _SPREAD = 0.5, 1.7  # of the input, in its standard deviations and as a ratio of them
 _APART, _CHANCE = 0.08, 0.8  # standard deviations that a channel's mean may move against the others', and by chance
 _NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
-_FEW = 32  # samples below which nothing is said of channels in another order
+_MIN_SAMPLES = 32  # samples below which nothing is said of channels in another order
 
 
-def inputs(join: Join, answers: Mapping[str, Answered]) -> Iterator[LayerFinding]:
+def diagnose_inputs(join: TensorJoin, answers: Mapping[str, InputLayoutCheck]) -> Iterator[LayerFinding]:
     """Yield what the inputs are that they were not at calibration.
 
     answers : by input, what the first layer says of its pictures.
     """
-    noted = {} if join.other.graph is None else noted_inputs(join.other.graph)
+    noted = {} if join.other.graph is None else load_input_moments(join.other.graph)
     for spec in join.base.inputs:
         row = join.rows.get(spec.name)
         if row is None:
             continue
-        if spec.name in noted and (finding := _against(row, *noted[spec.name], join)) is not None:
+        if spec.name in noted and (finding := _compare_with_calibration(row, *noted[spec.name], join)) is not None:
             yield finding
         elif (said := answers.get(spec.name)) is not None and said.kind:
-            yield _of_input(row, said.kind, said.measured, said.limit, 50.0)
-        elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _CLIPPED:
-            yield _of_input(
+            yield _make_input_finding(row, said.kind, said.measured, said.limit, 50.0)
+        elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _MAX_CLIPPED_SHARE:
+            yield _make_input_finding(
                 row,
                 "input not normalised",
-                f"{row.judged.clipped:.1%} of the values lie beyond what its scale holds ({range_text(row)})",
-                f"at most {_CLIPPED:.1%}",
+                f"{row.judged.clipped:.1%} of the values lie beyond what its scale holds ({format_range(row)})",
+                f"at most {_MAX_CLIPPED_SHARE:.1%}",
                 60.0,
             )
 
 
-def _against(row: ComparedTensor, mean: np.ndarray, std: np.ndarray, join: Join) -> LayerFinding | None:
+def _compare_with_calibration(
+    row: ComparedTensor, mean: np.ndarray, std: np.ndarray, join: TensorJoin
+) -> LayerFinding | None:
     """Return how an input differs from what was calibrated with."""
     ours = row.channels.mean, row.channels.deviation
     if len(ours[0]) != len(mean):
         ours = np.array([row.pair.x.mean]), np.array([math.sqrt(row.pair.x.variance)])
-    if 2 <= len(mean) <= 4 and join.samples >= _FEW and (reordered := _reordered(row, ours, mean, std)) is not None:
+    if (
+        2 <= len(mean) <= 4
+        and join.samples >= _MIN_SAMPLES
+        and (reordered := _detect_channel_reorder(row, ours, mean, std)) is not None
+    ):
         return reordered
     scale = max(float(std.max()), 1e-12)
     shift = float(np.abs(ours[0] - mean).max()) / scale
     spread = float(ours[1].max()) / scale
     if shift > _SHIFT or not 1 / _SPREAD < spread < _SPREAD:
-        text = f"mean {_list(ours[0])}, standard deviation {_list(ours[1])}"
-        limit = f"as at calibration: mean {_list(mean)}, standard deviation {_list(std)}"
-        return _of_input(row, "input not normalised", text, limit, 60.0 + min(shift, 30.0))
-    return _out_of_balance(row, ours, mean, std, join.samples) if join.samples >= _FEW and len(mean) > 1 else None
+        text = f"mean {_format_values(ours[0])}, standard deviation {_format_values(ours[1])}"
+        limit = f"as at calibration: mean {_format_values(mean)}, standard deviation {_format_values(std)}"
+        return _make_input_finding(row, "input not normalised", text, limit, 60.0 + min(shift, 30.0))
+    return (
+        _detect_channel_shift(row, ours, mean, std, join.samples)
+        if join.samples >= _MIN_SAMPLES and len(mean) > 1
+        else None
+    )
 
 
-def _out_of_balance(
+def _detect_channel_shift(
     row: ComparedTensor, ours: tuple[np.ndarray, np.ndarray], mean: np.ndarray, std: np.ndarray, samples: int
 ) -> LayerFinding | None:
     """Return whether channels moved against each other, as where they are swapped and normalised then."""
@@ -73,11 +83,11 @@ def _out_of_balance(
     most = max(_APART, _CHANCE / math.sqrt(samples))
     if np.abs(apart).max() < most or abs(moved.mean()) > np.abs(apart).max():
         return None
-    measured = f"means of channels moved by {_list(moved)} standard deviations, by {moved.mean():.3g} together"
-    return _of_input(row, "input channels swapped", measured, f"{most:.2g} against each other", 50.0)
+    measured = f"means of channels moved by {_format_values(moved)} standard deviations, by {moved.mean():.3g} together"
+    return _make_input_finding(row, "input channels swapped", measured, f"{most:.2g} against each other", 50.0)
 
 
-def _reordered(
+def _detect_channel_reorder(
     row: ComparedTensor, ours: tuple[np.ndarray, np.ndarray], mean: np.ndarray, std: np.ndarray
 ) -> LayerFinding | None:
     def distance(order: Sequence[int]) -> float:
@@ -88,11 +98,11 @@ def _reordered(
     best = min(permutations(plain), key=distance)
     if best == plain or distance(best) > _SHIFT**2 or distance(plain) < max(2 * distance(best), _NEAR):
         return None
-    measured = f"the channels fit those of calibration in the order {list(best)}: mean {_list(ours[0])}"
-    return _of_input(row, "input channels swapped", measured, f"mean {_list(mean)}", 50.0)
+    measured = f"the channels fit those of calibration in the order {list(best)}: mean {_format_values(ours[0])}"
+    return _make_input_finding(row, "input channels swapped", measured, f"mean {_format_values(mean)}", 50.0)
 
 
-def _of_input(row: ComparedTensor, kind: str, measured: str, limit: str, weight: float) -> LayerFinding:
+def _make_input_finding(row: ComparedTensor, kind: str, measured: str, limit: str, weight: float) -> LayerFinding:
     remedy = "prepare the data as for calibration, or calibrate with data like these (--calib)"
     return LayerFinding(
         layer=row.name,
@@ -108,5 +118,5 @@ def _of_input(row: ComparedTensor, kind: str, measured: str, limit: str, weight:
     )
 
 
-def _list(values: np.ndarray) -> str:
+def _format_values(values: np.ndarray) -> str:
     return ", ".join(f"{v:.3g}" for v in values[:4])

@@ -17,23 +17,30 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, nearest
+from ...errors import ConfigError, DataError, suggest_nearest
 from ...graph import ir, operators
-from ...graph.modules import called, module
-from ...ops import is_relu
-from ...ops.functions.activation import bounds
+from ...graph.module_scopes import format_node_label, get_module_name
+from ...ops import is_relu_like
+from ...ops.functions.activation import get_clip_bounds
 from ...run.data import Data, InputSpec, Progress
 from ...run.metrics import TopK
-from ...run.streaming import zeros
-from ..stats.channels import ChannelSums, laid
+from ...run.streaming import make_zero_states
+from ..stats.channels import ChannelSums, move_channel_axis
 from ..stats.pair_measures import PairMeasures
 from ..stats.stored_form import StoredForm
 from .sources import DumpSource, FloatSource, IntegerSource, TensorSource
 
-__all__ = ["Join", "JoinedPart", "ComparedTensor", "batches", "join", "samples_at_once"]
+__all__ = [
+    "TensorJoin",
+    "PartialJoin",
+    "ComparedTensor",
+    "iter_batches",
+    "join_tensors",
+    "choose_comparison_batch_size",
+]
 
-_MEMORY = 64 << 20  # bytes of the baseline's tensors that are held at a time
-_MOST = 16  # samples
+_MAX_BATCH_BYTES = 64 << 20  # bytes of the baseline's tensors that are held at a time
+_MAX_BATCH = 16  # samples
 
 
 @dataclass
@@ -62,7 +69,7 @@ class ComparedTensor:
     @property
     def called(self) -> str:
         """The node that writes it, by all names that the user knows; the tensor where there is none."""
-        return called(self.nodes[0], self.module) or self.name
+        return format_node_label(self.nodes[0], self.module) or self.name
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -105,7 +112,7 @@ class ComparedTensor:
             self.seen = self.seen or PairMeasures()
             self.seen.add(x, y, form, whole)
         factor = (1.0,) if form is None else form.factor
-        self.channels.add(*(laid(a, factor) for a in (x, y if form is None else form.real(y), raw)))
+        self.channels.add(*(move_channel_axis(a, factor) for a in (x, y if form is None else form.real(y), raw)))
 
     def merge(self, other: ComparedTensor) -> None:
         """Take in what another has counted."""
@@ -121,8 +128,8 @@ class ComparedTensor:
 
 
 @dataclass(frozen=True)
-class JoinedPart:
-    """What a `Join` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
+class PartialJoin:
+    """What a `TensorJoin` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
 
     rows: dict[str, ComparedTensor]
     unpaired: Sequence[str]
@@ -131,7 +138,7 @@ class JoinedPart:
     hits: Sequence[Sequence[float]]
 
 
-class Join:
+class TensorJoin:
     """What two sources have in common, batch by batch.
 
     state : {output: input} fed back from batch to batch, each side its own. local : whether to measure local errors.
@@ -151,7 +158,7 @@ class Join:
         self._top = (TopK(1), TopK(1))
         self._labelled = 0
         self._state = dict(state or {})
-        self._turned = dict(_recurrent(base, other))
+        self._turned = dict(_match_recurrent_outputs(base, other))
         self._ends: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
 
     @property
@@ -174,7 +181,9 @@ class Join:
         real = {name: array for name, array in self._real(self.base.run(ours)) if array.dtype.kind == "f"}
         theirs = {name: array for name, array in theirs.items() if name in known or not known}
         ends: dict[str, np.ndarray] = {}
-        real |= {name: _batch_first(real[user.name], user) for name, user in self._turned.items() if user.name in real}
+        real |= {
+            name: _to_batch_first(real[user.name], user) for name, user in self._turned.items() if user.name in real
+        }
         for name, array, form in self.other.run(theirs):
             want = self._pair(name, array, form, real)
             if want is None:
@@ -195,7 +204,7 @@ class Join:
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
-                raise ConfigError(f"state: no tensor is called '{name}' in both models{nearest(name, real)}")
+                raise ConfigError(f"state: no tensor is called '{name}' in both models{suggest_nearest(name, real)}")
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
@@ -205,7 +214,7 @@ class Join:
             return {}
         held = {name: row.held for name, row in self.rows.items() if row.held is not None and name not in self._turned}
         own = self.base.within(feeds, real, held)
-        turned = {n: _batch_first(own[user.name], user) for n, user in self._turned.items() if user.name in own}
+        turned = {n: _to_batch_first(own[user.name], user) for n, user in self._turned.items() if user.name in own}
         return {name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()}
 
     def _add_local(
@@ -237,11 +246,11 @@ class Join:
             self._labelled += len(labels)
 
     @property
-    def part(self) -> JoinedPart:
+    def part(self) -> PartialJoin:
         """What was found so far, without the models."""
-        return JoinedPart(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
+        return PartialJoin(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
 
-    def merge(self, other: JoinedPart) -> None:
+    def merge(self, other: PartialJoin) -> None:
         """Take in what another, of the same sources, has found on further samples."""
         for name, row in other.rows.items():
             if name in self.rows:
@@ -289,21 +298,21 @@ class Join:
         ]
         names = ["" if node is None else str(node.name) for node in nodes]
         user = nodes[0] if self.base.graph is not None else nodes[1]
-        known = "" if user is None else module(user)
+        known = "" if user is None else get_module_name(user)
         return ComparedTensor(
-            name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name)
+            name, (kinds[0], kinds[1]), (names[0], names[1]), known, _consumed_range(self.base.graph, nodes[0], name)
         )
 
 
 @dataclass(frozen=True)
-class _Recurrent:
+class _RecurrentOutput:
     """What a recurrent layer of the baseline puts out: its name, and whether the batch stands first."""
 
     name: str
     batch_first: bool
 
 
-def _recurrent(base: TensorSource, other: TensorSource) -> Iterator[tuple[str, _Recurrent]]:
+def _match_recurrent_outputs(base: TensorSource, other: TensorSource) -> Iterator[tuple[str, _RecurrentOutput]]:
     """Yield (what goes by another name in what is analysed, the baseline's tensor) for recurrent layers.
 
     Normalising gives their outputs a layout of its own, and so a name; the node keeps its name.
@@ -314,41 +323,41 @@ def _recurrent(base: TensorSource, other: TensorSource) -> Iterator[tuple[str, _
     users: Mapping[str, str] = getattr(other, "users", {})
     for node in base.graph.graph:
         theirs = made.get(str(node.name))
-        if node.op_type in operators.RECURRENT and not node.domain and theirs is not None and node.outputs[0].name:
+        if node.op_type in operators.RECURRENT_OPS and not node.domain and theirs is not None and node.outputs[0].name:
             name, own = str(theirs.outputs[0].name), str(node.outputs[0].name)
             if name != own:
-                yield users.get(name, name), _Recurrent(own, bool(ir.attr(node, "layout", 0)))
+                yield users.get(name, name), _RecurrentOutput(own, bool(ir.get_attr(node, "layout", 0)))
 
 
-def _batch_first(array: np.ndarray, user: _Recurrent) -> np.ndarray:
+def _to_batch_first(array: np.ndarray, user: _RecurrentOutput) -> np.ndarray:
     """Return Y, [T, D, N, H] or batch first [N, T, D, H], as [N, T, D * H]."""
     turned = array if user.batch_first else array.transpose(2, 0, 1, 3)
     return turned.reshape(*turned.shape[:2], -1)
 
 
-def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
+def _consumed_range(graph: ir.Model | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
     """Return what the Relus and Clips from 0 that alone read a tensor let through; None where others read it."""
     value = None if graph is None or node is None else next((v for v in node.outputs if v.name == name), None)
     if value is None:
         return None
-    passed = {_passes(use.node) for use in value.uses()}
+    passed = {_passed_range(use.node) for use in value.uses()}
     return passed.pop() if len(passed) == 1 and not value.is_graph_output() else None
 
 
-def _passes(node: ir.Node) -> tuple[float, float] | None:
-    limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
+def _passed_range(node: ir.Node) -> tuple[float, float] | None:
+    limits = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
     if limits is None:
-        return (0.0, np.inf) if is_relu(node) else None
+        return (0.0, np.inf) if is_relu_like(node) else None
     return (0.0, limits[1]) if limits[0] == 0 else None
 
 
-def samples_at_once(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
+def choose_comparison_batch_size(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
     """Return how many samples to run together, from one of them, whatever the number of all."""
     size = sum(array.nbytes for _, array, _ in base.run(feeds))
-    return int(np.clip(_MEMORY // max(size, 1), 1, _MOST))
+    return int(np.clip(_MAX_BATCH_BYTES // max(size, 1), 1, _MAX_BATCH))
 
 
-def join(
+def join_tensors(
     base: TensorSource,
     other: TensorSource,
     data: object,
@@ -358,7 +367,7 @@ def join(
     batch: int | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
-) -> Join:
+) -> TensorJoin:
     """Measure every tensor that two sources have in common, over all samples of `data`.
 
     data : as `Data` takes it, for the inputs of the baseline. state : {output: input} fed back from call to call: an
@@ -366,18 +375,18 @@ def join(
     Raises DataError for wrong data, and where the models have nothing in common.
     """
     specs = list(base.inputs)
-    joined = Join(base, other, local=local, state=state)
-    for feeds, labels in batches(specs, data, joined, state, batch, limit):
+    joined = TensorJoin(base, other, local=local, state=state)
+    for feeds, labels in iter_batches(specs, data, joined, state, batch, limit):
         joined.add(feeds, labels)
         if progress is not None:
             progress("comparing", joined.samples, None)
     return joined
 
 
-def batches(
+def iter_batches(
     specs: Sequence[InputSpec],
     data: object,
-    joined: Join,
+    joined: TensorJoin,
     state: Mapping[str, str] | None,
     batch: int | None,
     limit: int | None,
@@ -385,14 +394,14 @@ def batches(
     """Yield (feeds, labels), with zeros for the states of the first call; ConfigError for a state without an input."""
     inputs = [spec.name for spec in specs]
     if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
-        raise ConfigError(f"state: the model has no input '{lost}'{nearest(lost, inputs)}")
+        raise ConfigError(f"state: the model has no input '{lost}'{suggest_nearest(lost, inputs)}")
     fed = [spec for spec in specs if spec.name in (state or {}).values()]
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:
         for feeds, labels in source.batches(1 << 30):
             count = max((spec.count(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
             missing = [spec for spec in fed if spec.name not in feeds and not joined.samples]
-            yield {**zeros(missing, count), **feeds}, labels
+            yield {**make_zero_states(missing, count), **feeds}, labels
         return
-    size = batch or samples_at_once(joined.base, source.first())
+    size = batch or choose_comparison_batch_size(joined.base, source.first())
     yield from source.batches(size)

@@ -7,41 +7,41 @@ from dataclasses import replace
 import numpy as np
 
 from ...graph import ir
-from ...graph.modules import module
-from .finding import LayerFinding, finding_of
+from ...graph.module_scopes import get_module_name
+from .finding import LayerFinding, make_finding
 from .join import ComparedTensor
 from .layer_examiner import LayerExaminer
 
-__all__ = ["VAGUE", "broken"]
+__all__ = ["UNSPECIFIC_KINDS", "diagnose_broken_layer"]
 
 #: Kinds that tell of an error and not of what the layer was changed in: few bits can look so.
-VAGUE = frozenset({"wrong bias", "computes something else"})
+UNSPECIFIC_KINDS = frozenset({"wrong bias", "computes something else"})
 
-_COUNTS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
-_LOW = 15.0  # dB: the same of a whole tensor
+_MAX_RMS_STEPS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
+_LOW_SQNR_DB = 15.0  # dB: the same of a whole tensor
 
 
-def _strange(row: ComparedTensor) -> bool:
+def _exceeds_rounding_error(row: ComparedTensor) -> bool:
     """Whether the layer's own error is more than rounding makes."""
     if row.local is None or row.kinds[0] == "Input":
         return False
     if row.held is None:
-        return row.judged.sqnr < _LOW
-    if row.judged.sqnr < _LOW or not row.channels.count:
-        return row.judged.sqnr < _LOW
-    counts = _counts(row)
+        return row.judged.sqnr < _LOW_SQNR_DB
+    if row.judged.sqnr < _LOW_SQNR_DB or not row.channels.count:
+        return row.judged.sqnr < _LOW_SQNR_DB
+    counts = _rms_error_in_steps(row)
     levels = 10 * np.log10(np.maximum(row.channels.power, 1e-30) / np.maximum(row.channels.error, 1e-30))
-    apart = (counts > 1) & (counts > 2 * np.median(counts)) & (levels < _LOW)
-    return bool(counts.max(initial=0.0) > _COUNTS or apart.any())
+    apart = (counts > 1) & (counts > 2 * np.median(counts)) & (levels < _LOW_SQNR_DB)
+    return bool(counts.max(initial=0.0) > _MAX_RMS_STEPS or apart.any())
 
 
-def _counts(row: ComparedTensor) -> np.ndarray:
+def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     """Return the root mean square error of every channel in counts."""
     assert row.held is not None
     return np.sqrt(row.channels.error) * row.held.q.scale * np.array(row.held.factor)
 
 
-def broken(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> LayerFinding | None:
+def diagnose_broken_layer(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> LayerFinding | None:
     """Return what is wrong with a layer that computes something else.
 
     A bias at its end, and weights of channels in each other's place, are wrong whatever the samples show.
@@ -51,13 +51,15 @@ def broken(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> Layer
     if closer.made:
         return None
     wrong = closer.bias(row) or closer.order(row)
-    if wrong is None and not explained and _strange(row):
+    if wrong is None and not explained and _exceeds_rounding_error(row):
         wrong = closer.look(row)
     if wrong is None:
         return None
     kind, measured, limit, at = wrong
     remedy = "the integer graph is not what the float model asks for: quantize the float model again"
-    finding = finding_of(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
+    finding = make_finding(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
     if at is None:
         return finding
-    return replace(finding, layer=ir.written_name(at), node=str(at.name), operator=at.op_type, module=module(at))
+    return replace(
+        finding, layer=ir.output_name(at), node=str(at.name), operator=at.op_type, module=get_module_name(at)
+    )

@@ -13,22 +13,22 @@ import numpy as np
 
 from ...formats import is_quantized_domain
 from ...graph import ir, operators
-from ...ops import is_relu
-from ...run.metrics import decibel
-from ...run.origin import made_from
-from ..stats.channels import STILL, axis_of, laid
-from .join import ComparedTensor, Join
+from ...ops import is_relu_like
+from ...run.metrics import ratio_db
+from ...run.provenance import is_made_from
+from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
+from .join import ComparedTensor, TensorJoin
 from .sources import FloatSource, Item, PlannedSource
-from .weight_order import swapped_rows
+from .weight_order import find_swapped_channels
 
 __all__ = ["LayerExaminer"]
 
-_BETTER = 6.0  # dB that an explanation must bring
-_SAMPLES = 8
-_WORK = 1 << 28  # products that comparing all channels with all may take
+_MIN_IMPROVEMENT_DB = 6.0  # dB that an explanation must bring
+_MAX_SAMPLES = 8
+_MAX_WORK = 1 << 28  # products that comparing all channels with all may take
 
 #: Kind, what was measured, the limit, and the node of the float model that it is about, where not the layer's own.
-Answer = tuple[str, str, str, ir.Node | None]
+Explanation = tuple[str, str, str, ir.Node | None]
 
 
 class LayerExaminer:
@@ -38,13 +38,13 @@ class LayerExaminer:
     what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes before.
     """
 
-    def __init__(self, join: Join, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = join.base, join.other
         self._held = {name: row.held for name, row in join.rows.items() if row.held is not None}
         planned = isinstance(self._other, PlannedSource)
-        self.made = planned or made_from(self._other.graph, self._base.graph)
+        self.made = planned or is_made_from(self._other.graph, self._base.graph)
         self._theirs: dict[str, np.ndarray] = {}
-        self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
+        self._feeds = {n: a[:_MAX_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property
     def _real(self) -> dict[str, np.ndarray]:
@@ -59,13 +59,13 @@ class LayerExaminer:
         """What is analysed makes of its own inputs."""
         known = {spec.name for spec in self._other.inputs}
         self._theirs = {name: array for name, array in self._feeds.items() if name in known}
-        return _in_reals(self._other.run(self._theirs))
+        return _dequantize_items(self._other.run(self._theirs))
 
     @cached_property
     def _made(self) -> dict[str, np.ndarray]:
         """What each of its layers makes of the float model's values; after a run, so that it knows tensors' types."""
         assert self._arrived is not None
-        return _in_reals(self._other.forced(self._theirs, self._real))
+        return _dequantize_items(self._other.forced(self._theirs, self._real))
 
     @cached_property
     def _wanted(self) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ class LayerExaminer:
             return self._real
         return self._real | self._base.within(self._feeds, self._real, self._held)
 
-    def look(self, row: ComparedTensor) -> Answer | None:
+    def look(self, row: ComparedTensor) -> Explanation | None:
         """Return what explains the error of a row; None where it is that of few bits."""
         x, y = self._wanted.get(row.name), self._made.get(row.name)
         if x is None or y is None or x.size != y.size:
@@ -83,32 +83,34 @@ class LayerExaminer:
         sound = np.isfinite(x) & np.isfinite(y)
         if not sound.all():
             x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
-        x, y = _moving(*(laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y)))
+        x, y = _mask_constant_channels(
+            *(move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        )
         arrays = x, y
         if row.window is not None:
             arrays = np.clip(x, *row.window), np.clip(y, *row.window)
         for look in (self._attributes, self._relu_left_out):
             if (cause := look(row)) is not None:
                 return cause
-        found = _relu(x, y) or _order(x, y) or _order(*arrays)
-        if found is None and (shift := _offset(*arrays)) is not None:
-            return _wrong_bias(shift) if self._arrives(row, shift) else None
-        return found or _else(row, *arrays)
+        found = _detect_missing_relu(x, y) or _detect_swapped_channels(x, y) or _detect_swapped_channels(*arrays)
+        if found is None and (shift := _channel_offsets(*arrays)) is not None:
+            return _make_bias_explanation(shift) if self._arrives(row, shift) else None
+        return found or _explain_as_unrelated(row, *arrays)
 
     def _arrives(self, row: ComparedTensor, shift: np.ndarray) -> bool:
         """Whether the largest shift [C] is left in a run from the inputs: then it makes up for nothing before."""
         x, y = self._real[row.name], self._arrived[row.name].reshape(self._real[row.name].shape)
-        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        x, y = (move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
         if row.window is not None:
             x, y = np.clip(x, *row.window), np.clip(y, *row.window)
-        error, worst = _flat(y - x), int(np.abs(shift).argmax())
+        error, worst = _flatten_channels(y - x), int(np.abs(shift).argmax())
         return error is None or 2 * abs(float(error[worst].mean())) > abs(float(shift[worst]))
 
-    def bias(self, row: ComparedTensor) -> Answer | None:
+    def bias(self, row: ComparedTensor) -> Explanation | None:
         """Return whether some of a layer's biases are at the end of their type."""
         node = self._other.node(row.name)
         layer = node is not None and is_quantized_domain(node) and len(node.inputs) > 2
-        bias = ir.const(node.inputs[2]) if node is not None and layer else None
+        bias = ir.const_value(node.inputs[2]) if node is not None and layer else None
         if bias is None or bias.dtype.kind != "i":
             return None
         ends = np.iinfo(bias.dtype)
@@ -124,22 +126,22 @@ class LayerExaminer:
         )
 
     def _layer_before(self, name: str) -> ir.Node | None:
-        return next((node for node in self._before(name) if node.op_type in operators.LAYERS), None)
+        return next((node for node in self._before(name) if node.op_type in operators.LAYER_OPS), None)
 
-    def order(self, row: ComparedTensor) -> Answer | None:
+    def order(self, row: ComparedTensor) -> Explanation | None:
         """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
         ours = self._other.node(row.name)  # of a dump there is none
         theirs = None if ours is None else self._layer_before(row.name)
         if ours is None or theirs is None:
             return None
         held = self._held.get(str(theirs.inputs[0].name)) if theirs.inputs[0] is not None else None
-        pairs = swapped_rows(ours, theirs, (1.0,) if held is None else held.factor)
-        return _swapped(pairs, "weights") if pairs else None
+        pairs = find_swapped_channels(ours, theirs, (1.0,) if held is None else held.factor)
+        return _make_swap_explanation(pairs, "weights") if pairs else None
 
-    def _attributes(self, row: ComparedTensor) -> Answer | None:
+    def _attributes(self, row: ComparedTensor) -> Explanation | None:
         """Return where pads, strides, dilations or group are not those of the float model's layer."""
         ours = self._other.node(row.name)
-        theirs = next((n for n in self._before(row.name) if n.op_type in operators.WINDOWS), None)
+        theirs = next((n for n in self._before(row.name) if n.op_type in operators.WINDOWED_OPS), None)
         if ours is None or theirs is None:
             return None
         for name, kind in (
@@ -149,12 +151,12 @@ class LayerExaminer:
             ("group", "wrong group"),
         ):
             if name in ours.attributes and name in theirs.attributes:
-                have, want = ir.attr(ours, name), ir.attr(theirs, name)
-                if _plain(have) != _plain(want):
-                    return kind, f"{name} {_plain(have)}", f"{_plain(want)} in the float model", None
+                have, want = ir.get_attr(ours, name), ir.get_attr(theirs, name)
+                if _to_ints(have) != _to_ints(want):
+                    return kind, f"{name} {_to_ints(have)}", f"{_to_ints(want)} in the float model", None
         return None
 
-    def _relu_left_out(self, row: ComparedTensor) -> Answer | None:
+    def _relu_left_out(self, row: ComparedTensor) -> Explanation | None:
         """Return whether the layer reads what the float model gives to a Relu first."""
         theirs = self._other.node(row.name)
         if theirs is None:
@@ -164,11 +166,11 @@ class LayerExaminer:
         for node in self._before(row.name):
             for value in node.inputs:
                 relu = None if value is None else value.producer()
-                if relu is None or not _cuts(relu) or str(relu.outputs[0].name) in reads:
+                if relu is None or not _is_clipping(relu) or str(relu.outputs[0].name) in reads:
                     continue
-                if ir.read_name(relu) in reads:
+                if ir.input_name(relu) in reads:
                     wanted = f"'{relu.outputs[0].name}', which is cut off at 0 ({relu.op_type} {relu.name})"
-                    return "missing Relu", f"'{row.name}' reads '{ir.read_name(relu)}'", wanted, relu
+                    return "missing Relu", f"'{row.name}' reads '{ir.input_name(relu)}'", wanted, relu
         return None
 
     def _before(self, name: str) -> Iterator[ir.Node]:
@@ -182,61 +184,61 @@ class LayerExaminer:
             node = value.producer()
 
 
-def _in_reals(items: Iterator[Item]) -> dict[str, np.ndarray]:
+def _dequantize_items(items: Iterator[Item]) -> dict[str, np.ndarray]:
     return {name: array if form is None else form.real(array) for name, array, form in items}
 
 
-def _cuts(node: ir.Node) -> bool:
-    return is_relu(node) or (node.op_type == "Clip" and not node.domain)
+def _is_clipping(node: ir.Node) -> bool:
+    return is_relu_like(node) or (node.op_type == "Clip" and not node.domain)
 
 
-def _plain(value: object) -> object:
+def _to_ints(value: object) -> object:
     return [int(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _level(x: np.ndarray, y: np.ndarray) -> float:
+def _sqnr_db(x: np.ndarray, y: np.ndarray) -> float:
     """Return the SQNR in dB."""
-    level = decibel(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
+    level = ratio_db(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
     return min(level, 200.0)
 
 
-def _moving(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both, the second as the first in channels that change in none: what reads these may hold the constant."""
-    a, b = _flat(x), _flat(y)
-    axis = axis_of(x.ndim)
+    a, b = _flatten_channels(x), _flatten_channels(y)
+    axis = channel_axis(x.ndim)
     if a is None or b is None or axis is None:
         return x, y
     size = np.maximum(np.abs(a).max(axis=1), np.abs(b).max(axis=1))
-    still = np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1)) <= STILL * size
+    still = np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1)) <= CONSTANT_TOLERANCE * size
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     return x, np.where(still.reshape(shape), x, y)
 
 
-def _relu(x: np.ndarray, y: np.ndarray) -> Answer | None:
+def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
     cut = np.maximum(y, 0)
-    if x.min(initial=0) < 0 or y.min(initial=0) >= 0 or _level(x, cut) < _level(x, y) + _BETTER:
+    if x.min(initial=0) < 0 or y.min(initial=0) >= 0 or _sqnr_db(x, cut) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB:
         return None
     return "missing Relu", f"values down to {y.min():.4g}", "0 at least, as in the float model", None
 
 
-def _flat(array: np.ndarray) -> np.ndarray | None:
+def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
     """Return [C, n]."""
-    axis = axis_of(array.ndim)
+    axis = channel_axis(array.ndim)
     return None if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
-def _order(x: np.ndarray, y: np.ndarray) -> Answer | None:
+def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None:
     """Return which channels hold what belongs into others."""
-    a, b = _flat(x), _flat(y)
+    a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None
-    if a.size * len(a) > _WORK:
+    if a.size * len(a) > _MAX_WORK:
         return None
     a, b = (array - array.mean(axis=1, keepdims=True) for array in (a, b))  # the bias may have stayed
     near = np.array([np.square(p - b).mean(axis=1) for p in a])
     best = near.argmin(axis=1)
     moved = np.flatnonzero(best != np.arange(len(best)))
-    better = near[moved, best[moved]] * 10 ** (_BETTER / 10) < near[moved, moved]
+    better = near[moved, best[moved]] * 10 ** (_MIN_IMPROVEMENT_DB / 10) < near[moved, moved]
     moved = moved[better & (np.square(a[moved]).mean(axis=1) > 0)]
     pairs = [(int(i), int(best[i])) for i in moved if best[best[i]] == i and i < best[i]]
     if not pairs:
@@ -244,33 +246,33 @@ def _order(x: np.ndarray, y: np.ndarray) -> Answer | None:
     fixed = b.copy()
     for i, j in pairs:
         fixed[[i, j]] = b[[j, i]]
-    if _level(a, fixed) < _level(a, b) + 1:
+    if _sqnr_db(a, fixed) < _sqnr_db(a, b) + 1:
         return None
-    return _swapped(pairs, "values")
+    return _make_swap_explanation(pairs, "values")
 
 
-def _swapped(pairs: Sequence[tuple[int, int]], what: str) -> Answer:
+def _make_swap_explanation(pairs: Sequence[tuple[int, int]], what: str) -> Explanation:
     listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
     return "channels swapped", f"channels {listed} hold each other's {what}", "the float model's order", None
 
 
-def _offset(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     """Return by which constants channels are shifted, [C]; None where that does not explain the error."""
-    a, b = _flat(x), _flat(y)
+    a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None
     shift = (b - a).mean(axis=1, keepdims=True)
-    return None if _level(a, b - shift) < _level(a, b) + _BETTER else shift[:, 0]
+    return None if _sqnr_db(a, b - shift) < _sqnr_db(a, b) + _MIN_IMPROVEMENT_DB else shift[:, 0]
 
 
-def _wrong_bias(shift: np.ndarray) -> Answer:
+def _make_bias_explanation(shift: np.ndarray) -> Explanation:
     worst = int(np.abs(shift).argmax())
     return "wrong bias", f"channel {worst} is off by {float(shift[worst]):.4g} on average", "0", None
 
 
-def _else(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Answer | None:
+def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
     """Say that it computes something else, where the values have little in common with the float model's."""
-    a, b = _flat(x), _flat(y)
+    a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.held is None:
         return None
     counts = np.sqrt(np.square(a - b).mean(axis=1)) * row.held.q.scale * np.array(row.held.factor)

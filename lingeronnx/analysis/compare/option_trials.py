@@ -5,8 +5,8 @@ Where that leaves a tensor as it is without the options, its scale is the one th
 on other data. The plan is computed in float: what rounding alone leaves of the outputs. What `quantize` refines beyond
 that is left out, with and without the options; where nothing helps so, options for wrong scales are tried with refined
 weights, too. A graph that does not say what it was made with is taken as it is. Each option that is advised is worth
-`GAIN`, and all together more than what the trial without options is off from the graph. Nothing is tried for a dump,
-which has no float model, and for models of very many multiply-accumulates.
+`MIN_GAIN_DB`, and all together more than what the trial without options is off from the graph. Nothing is tried for a
+dump, which has no float model, and for models of very many multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any
 import numpy as np
 
 from ...errors import LingerOnnxError
-from ...flow import Planned, Prepared, plan_for, prepare, refined, take_over
+from ...flow import PlannedModel, PreparedModel, apply_external_plan, plan_model, prepare_model, refine_weights
 from ...flow.lower import lower
-from ...flow.planning.scale_sources import plain_scales
-from ...ops.macs import macs
+from ...flow.planning.scale_sources import plan_without_range_transforms
+from ...ops.macs import count_macs
 from ...plan import Plan
 from ...plan.config import parse_override
-from ...run.origin import made_with
+from ...run.provenance import load_quantize_settings
 from ...run.session import Session
 from ..stats.pair_measures import PairMeasures
 from .finding import LayerFinding
-from .join import Join
+from .join import TensorJoin
 from .sources import FloatSource, IntegerSource, PlannedSource, TensorSource
 
-__all__ = ["GAIN", "TriedOptions", "ranked", "tried"]
+__all__ = ["MIN_GAIN_DB", "OptionTrialResult", "rank_findings", "try_options"]
 
 #: What options must give to be advised, in dB.
-GAIN = 0.5
+MIN_GAIN_DB = 0.5
 
-_SINGLE = 4  # options that are tried one by one
-_WORK = 2_000_000_000  # multiply-accumulates of a sample beyond which nothing is tried
+_MAX_SINGLE_OPTIONS = 4  # options that are tried one by one
+_MAX_MACS = 2_000_000_000  # multiply-accumulates of a sample beyond which nothing is tried
 
 
 @dataclass(frozen=True)
-class TriedOptions:
+class OptionTrialResult:
     """What options gave.
 
     best : those to take, none where nothing helps. value : the worst output's SQNR in dB with those that gave most;
@@ -63,11 +63,13 @@ class TriedOptions:
 
     @property
     def sure(self) -> bool:
-        """Whether they give `GAIN`, and more than the trial is off where nothing was changed."""
-        return self.value - self.now >= max(GAIN, abs(self.now - self.graph))
+        """Whether they give `MIN_GAIN_DB`, and more than the trial is off where nothing was changed."""
+        return self.value - self.now >= max(MIN_GAIN_DB, abs(self.now - self.graph))
 
 
-def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]) -> TriedOptions | None:
+def try_options(
+    join: TensorJoin, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]
+) -> OptionTrialResult | None:
     """Return which options of the findings are best together; None where there are none, or nothing can be tried.
 
     feeds : the samples that scales come from, and that the outputs are compared on.
@@ -76,17 +78,17 @@ def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.n
     base, other = join.base, join.other
     if not words or not isinstance(base, FloatSource) or not isinstance(other, IntegerSource) or not join.outputs:
         return None
-    if sum(macs(node) for node in base.graph.graph) > _WORK:
+    if sum(count_macs(node) for node in base.graph.graph) > _MAX_MACS:
         return None
-    trial = _Trial(base, other, feeds)
-    found = _best(trial, words[:_SINGLE], words)
-    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_SINGLE]
+    trial = _OptionTrial(base, other, feeds)
+    found = _find_best_options(trial, words[:_MAX_SINGLE_OPTIONS], words)
+    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_MAX_SINGLE_OPTIONS]
     if found is not None and not found.best and wrong and trial.refines:
-        return _best(trial.with_refined_weights, wrong, words) or found
+        return _find_best_options(trial.with_refined_weights, wrong, words) or found
     return found
 
 
-def ranked(findings: Sequence[LayerFinding], found: TriedOptions | None) -> list[LayerFinding]:
+def rank_findings(findings: Sequence[LayerFinding], found: OptionTrialResult | None) -> list[LayerFinding]:
     """Return the findings with the first whose option gives most before those whose options give less.
 
     Behind what has no option, such as data that are not those of calibration, it stays.
@@ -97,33 +99,36 @@ def ranked(findings: Sequence[LayerFinding], found: TriedOptions | None) -> list
     return [*findings[:to], findings[lead], *findings[to:lead], *findings[lead + 1 :]] if findings else []
 
 
-def _best(trial: _Trial, single: Sequence[str], words: Sequence[str]) -> TriedOptions | None:
+def _find_best_options(trial: _OptionTrial, single: Sequence[str], words: Sequence[str]) -> OptionTrialResult | None:
     """Return what the options `words` give, those of `single` one by one; None where nothing can be tried."""
     now = trial.graph if trial.given is None else trial.value(())
     every = None if now is None else trial.value(words)
     if now is None or every is None:
         return None
-    best, value = _grown(trial, single, now)
-    if every - value >= GAIN:
+    best, value = _select_greedily(trial, single, now)
+    if every - value >= MIN_GAIN_DB:
         best, value = tuple(words), every
-    found = TriedOptions(best, value, every, now, trial.graph, trial.refined)
+    found = OptionTrialResult(best, value, every, now, trial.graph, trial.refined)
     return found if found.sure else replace(found, best=())
 
 
-def _grown(trial: _Trial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
-    """Return the options of `words`, the one that gives most first, as long as one gives `GAIN`, and what they give."""
+def _select_greedily(trial: _OptionTrial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
+    """Select options of `words` greedily, the largest gain first, while the gain is at least `MIN_GAIN_DB`.
+
+    Returns the selected options and the value that they give together.
+    """
     best: tuple[str, ...] = ()
     while left := [word for word in words if word not in best]:
         found = {word: trial.value((*best, word)) for word in left}
         known = {word: more for word, more in found.items() if more is not None}
         word = max(known, key=known.__getitem__, default="")
-        if not word or not known[word] - value >= GAIN:  # what is exact already (inf - inf) needs none
+        if not word or not known[word] - value >= MIN_GAIN_DB:  # what is exact already (inf - inf) needs none
             break
         best, value = (*best, word), known[word]
     return best, value
 
 
-class _Trial:
+class _OptionTrial:
     """Plans the float model with options, and measures the outputs."""
 
     def __init__(self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]) -> None:
@@ -132,7 +137,7 @@ class _Trial:
         self._names = [str(value.name) for value in base.graph.graph.outputs]
         self._plan = other.plan
         self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
-        self.given = made_with(other.graph)
+        self.given = load_quantize_settings(other.graph)
         self.refined = False
         self._equalized = any(len(set(moved.factor)) > 1 for moved in self._plan.transforms.values())
 
@@ -167,19 +172,19 @@ class _Trial:
         return self.given is not None and self.given.get("effort") != "fast"
 
     @property
-    def with_refined_weights(self) -> _Trial:
+    def with_refined_weights(self) -> _OptionTrial:
         """The same, where weights are refined and the outputs are the simulator's."""
         trial = copy(self)
         trial.refined = True
         return trial
 
-    def _made(self, planned: Planned) -> TensorSource:
+    def _made(self, planned: PlannedModel) -> TensorSource:
         if not self.refined:
             return PlannedSource(planned.graph, planned.plan)
-        lowered = lower(planned.parts.on(refined(planned)), planned.plan, planned.target)
+        lowered = lower(planned.parts.on(refine_weights(planned)), planned.plan, planned.target)
         return IntegerSource(Session(lowered.graph))
 
-    def _planned(self, words: Sequence[str]) -> Planned:
+    def _planned(self, words: Sequence[str]) -> PlannedModel:
         """Return the plan under options, with the graph's own scales where these change none."""
         prepared = self._prepared(words)
         planned = self._own(prepared)
@@ -188,22 +193,22 @@ class _Trial:
             return planned  # channels are stored otherwise: all scales anew
         same = {n for n, q in plan.tensors.items() if n in kept and q == self._first.tensors.get(n)}
         tensors = {n: kept[n] if n in same else q for n, q in plan.tensors.items()}
-        return take_over(prepared, replace(plan, tensors=tensors, transforms=moved))
+        return apply_external_plan(prepared, replace(plan, tensors=tensors, transforms=moved))
 
-    def _own(self, prepared: Prepared) -> Planned:
+    def _own(self, prepared: PreparedModel) -> PlannedModel:
         """Return the plan of the samples; ranges are not moved where `quantize` has found that this loses."""
-        return plain_scales(prepared) if self.refines and not self._equalized else plan_for(prepared)
+        return plan_without_range_transforms(prepared) if self.refines and not self._equalized else plan_model(prepared)
 
     @cached_property
     def _first(self) -> Plan:
         """The plan without options, of the samples."""
         return self._own(self._prepared(())).plan
 
-    def _prepared(self, words: Sequence[str]) -> Prepared:
-        return prepare(self._base.graph, self._feeds, None, self._settings(words), hold=False)
+    def _prepared(self, words: Sequence[str]) -> PreparedModel:
+        return prepare_model(self._base.graph, self._feeds, None, self._settings(words), hold=False)
 
     def _settings(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the settings of `prepare` that options stand for."""
+        """Return the settings of `prepare_model` that options stand for."""
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
         settings |= {"effort": "normal" if self._equalized else "fast"} if self.given is None else self.given
         settings["overrides"] = {name: dict(own) for name, own in settings.get("overrides", {}).items()}

@@ -1,7 +1,7 @@
 """profiler.html: the whole story of a comparison, and the same as a section of other pages.
 
-Plain SVG drawn by a little script of our own, in `page.js`: 20 KB, where plotly inlined is more than 4 MB, and a page
-of 500 layers stays quick. This module puts the numbers in.
+Plain SVG drawn by a little script of our own, in `render_comparison_page.js`: 20 KB, where plotly inlined is more than
+4 MB, and a page of 500 layers stays quick. This module puts the numbers in.
 """
 
 from __future__ import annotations
@@ -9,50 +9,64 @@ from __future__ import annotations
 import math
 from importlib.resources import files
 
-from ...pages import PagePart
-from ...pages import page as whole_page
+from ...pages import PageSection
+from ...pages import render_page as whole_page
 from ..stats.pair_measures import METRICS, PairMeasures
-from .advice import parents
+from .advice import find_parent_rows
 from .comparison import Comparison
 from .join import ComparedTensor
 
-__all__ = ["compared_part", "page"]
+__all__ = ["render_comparison_page", "render_comparison_section"]
 
 _BINS = 64  # of a tensor's histogram
 
 
-def compared_part(comparison: Comparison) -> PagePart:
+def render_comparison_section(comparison: Comparison) -> PageSection:
     """Return what a comparison found as a section, with all its rows as data."""
     number = {row.name: i for i, row in enumerate(comparison.rows)}
-    before = parents(comparison.join)
+    before = find_parent_rows(comparison.join)
     body = {
-        "names": list(comparison.names), "samples": comparison.join.samples,
+        "names": list(comparison.names),
+        "samples": comparison.join.samples,
         "accuracy": None if comparison.accuracy is None else list(comparison.accuracy),
-        "outputs": {name: _plain(value) for name, value in comparison.outputs.items()},
+        "outputs": {name: _to_json_number(value) for name, value in comparison.outputs.items()},
         "worst": [number[row.name] for row in comparison.worst],
-        "findings": [finding.to_dict() for finding in comparison.findings], "options": comparison.options,
-        "rows": [{**_row(row), "i": i, "cycles": _plain(comparison.cycles.get(row.nodes[1])),
-                  "wbits": comparison.weight_bits.get(row.nodes[1]),
-                  "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
-                 for i, row in enumerate(comparison.rows)],
-    }  # fmt: skip
-    return PagePart(
-        "compare", "Float against integer, tensor by tensor", _read("html"), body, _read("css"), _read("js")
+        "findings": [finding.to_dict() for finding in comparison.findings],
+        "options": comparison.options,
+        "rows": [
+            {
+                **_row_to_json(row),
+                "i": i,
+                "cycles": _to_json_number(comparison.cycles.get(row.nodes[1])),
+                "wbits": comparison.weight_bits.get(row.nodes[1]),
+                "why": comparison.why(row),
+                "parents": [number[p] for p in before[row.name]],
+            }
+            for i, row in enumerate(comparison.rows)
+        ],
+    }
+    return PageSection(
+        "compare",
+        "Float against integer, tensor by tensor",
+        _read_asset("html"),
+        body,
+        _read_asset("css"),
+        _read_asset("js"),
     )
 
 
-def page(comparison: Comparison) -> str:
+def render_comparison_page(comparison: Comparison) -> str:
     """Return the HTML text of the page of a comparison alone."""
     base, other = comparison.names
     about = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
-    return whole_page(f"{other} against {base}", about, [compared_part(comparison)])
+    return whole_page(f"{other} against {base}", about, [render_comparison_section(comparison)])
 
 
-def _read(kind: str) -> str:
+def _read_asset(kind: str) -> str:
     return (files(__package__) / f"page.{kind}").read_text(encoding="utf-8")
 
 
-def _row(row: ComparedTensor) -> dict[str, object]:
+def _row_to_json(row: ComparedTensor) -> dict[str, object]:
     pair, form = row.pair, row.held
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
@@ -62,33 +76,33 @@ def _row(row: ComparedTensor) -> dict[str, object]:
         "node": row.nodes[0],
         "shape": list(row.whole),
         "dtype": "float32" if form is None else f"int{form.q.bits}",
-        "scale": None if form is None else _plain(form.q.scale),
+        "scale": None if form is None else _to_json_number(form.q.scale),
         "m": _metrics(pair),
         "o": _metrics(row.judged),
-        "own": _plain(row.judged.sqnr),
+        "own": _to_json_number(row.judged.sqnr),
         "local": row.local is not None,
-        "x": _spread(pair, "x"),
-        "y": _spread(pair, "y"),
-        "lo": _plain(low),
-        "hi": _plain(high),
-        "sat": _plain(pair.saturation),
-        "clip": _plain(pair.clipped),
-        "used": _plain(pair.used),
+        "x": _distribution_to_json(pair, "x"),
+        "y": _distribution_to_json(pair, "y"),
+        "lo": _to_json_number(low),
+        "hi": _to_json_number(high),
+        "sat": _to_json_number(pair.saturation),
+        "clip": _to_json_number(pair.clipped),
+        "used": _to_json_number(pair.used),
         "hx": bins[0],
         "hy": bins[1],
     }
 
 
 def _metrics(pair: PairMeasures) -> dict[str, object]:
-    return {name: _plain(getattr(pair, key)) for name, key in METRICS.items()}
+    return {name: _to_json_number(getattr(pair, key)) for name, key in METRICS.items()}
 
 
-def _spread(pair: PairMeasures, side: str) -> list[float | str | None]:
+def _distribution_to_json(pair: PairMeasures, side: str) -> list[float | str | None]:
     spread = getattr(pair, side)
-    return [_plain(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
+    return [_to_json_number(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
 
 
-def _plain(value: float | None) -> float | str | None:
+def _to_json_number(value: float | None) -> float | str | None:
     """Return a number that JSON has, to six digits; infinities and what is no number as words."""
     if value is None:
         return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...flow.lower import plan_of
+from ...flow.lower import extract_plan
 from ...plan import Affine
 from ...run.session import Session
-from ..stats.stored_form import StoredForm, fitting_factor
+from ..stats.stored_form import StoredForm, matching_factors
 
 __all__ = ["RealValues"]
 
@@ -16,7 +16,7 @@ class RealValues:
     """Turns tensors as `Session.tensors` yields them into the user's real values."""
 
     def __init__(self, session: Session) -> None:
-        moved = plan_of(session.model).transforms if session.is_integer else {}
+        moved = extract_plan(session.model).transforms if session.is_integer else {}
         users = session.floats if session.is_integer else {}
         names = {user: name for name, user in users.items()}
         #: {tensor of the graph: what its channels were multiplied by}
@@ -26,4 +26,4 @@ class RealValues:
         """Return the real values of a batch of tensor `name`, of the same shape."""
         if q is None:
             return array
-        return StoredForm(q, fitting_factor(self._factors.get(name, (1.0,)), array)).real(array)
+        return StoredForm(q, matching_factors(self._factors.get(name, (1.0,)), array)).real(array)

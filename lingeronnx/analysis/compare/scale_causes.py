@@ -8,25 +8,25 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...graph import operators
-from .finding import LayerFinding, beyond, finding_of, override
+from .finding import LayerFinding, format_distinct_from, format_override, make_finding
 from .join import ComparedTensor
 
-__all__ = ["held_wrong", "range_text", "same_scale"]
+__all__ = ["diagnose_scale", "format_range", "has_same_scale"]
 
-_CLIPPED = 0.005  # share of values that a scale may cut off
-_USED = 0.25  # share of the integers below which two bits stay empty
-_POOR = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
-_SHARE = "{:.{d}%}"
-_FINER = 4  # powers of two that are tried, the first of them holds all values
-_BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+_MAX_CLIPPED_SHARE = 0.005  # share of values that a scale may cut off
+_MIN_USED_SHARE = 0.25  # share of the integers below which two bits stay empty
+_POOR_SQNR_DB = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
+_PERCENT_FORMAT = "{:.{d}%}"
+_MAX_OCTAVES_TRIED = 4  # powers of two that are tried, the first of them holds all values
+_FULL_SQNR_DB = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 
 
-def same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
+def has_same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
     """Whether two tensors are integers of one scale."""
     return one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
 
 
-def held_wrong(
+def diagnose_scale(
     row: ComparedTensor, before: Mapping[str, ComparedTensor], by_layer: Mapping[str, LayerFinding], fixed: bool = False
 ) -> LayerFinding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
@@ -34,14 +34,14 @@ def held_wrong(
     before : the rows that it is computed from. by_layer : what is known of them. fixed : whether the user gave the
     scale; then no rule of the chip and no calibration is to blame for a coarse one.
     """
-    kept = row.kinds[0] in operators.KEEP_SCALE
-    shared = {name for name, other in before.items() if kept and same_scale(row, other)}
-    finding = _of_scale(row, {by_layer[name].kind for name in shared if name in by_layer}, fixed)
+    kept = row.kinds[0] in operators.SCALE_PRESERVING_OPS
+    shared = {name for name, other in before.items() if kept and has_same_scale(row, other)}
+    finding = _scale_finding(row, {by_layer[name].kind for name in shared if name in by_layer}, fixed)
     known = finding is not None and any(name in by_layer and by_layer[name].kind == finding.kind for name in before)
     return finding if not shared or known else None
 
 
-def _of_scale(row: ComparedTensor, before: Collection[str], fixed: bool) -> LayerFinding | None:
+def _scale_finding(row: ComparedTensor, before: Collection[str], fixed: bool) -> LayerFinding | None:
     """Return what is wrong with the scale; `before` : what is, with the same scale, of what the tensor is moved from.
 
     Values that are cut off there are cut off by this scale, too, though the layer itself does no harm.
@@ -49,42 +49,53 @@ def _of_scale(row: ComparedTensor, before: Collection[str], fixed: bool) -> Laye
     pair, form = row.judged, row.held
     if form is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
-    if pair.clipped > _CLIPPED and (pair.sqnr < _BITS or "scale too large" in before):
-        return finding_of(
+    if pair.clipped > _MAX_CLIPPED_SHARE and (pair.sqnr < _FULL_SQNR_DB or "scale too large" in before):
+        return make_finding(
             row,
             kind="scale too large",
-            measured=f"{beyond(pair.clipped, _CLIPPED, _SHARE)} of the values are cut off: {range_text(row)}",
-            limit=f"at most {_CLIPPED:.1%}",
+            measured=(
+                f"{format_distinct_from(pair.clipped, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the values are "
+                "cut "
+                f"off: {format_range(row)}"
+            ),
+            limit=f"at most {_MAX_CLIPPED_SHARE:.1%}",
             remedy="a scale that holds the range",
-            options=(_scale(row),),
+            options=(_suggest_scale_override(row),),
             order=1,
         )
-    if pair.used < _USED and pair.sqnr < (_BITS if fixed else _POOR) and pair.y.largest > 0:
-        return finding_of(
+    if pair.used < _MIN_USED_SHARE and pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB) and pair.y.largest > 0:
+        return make_finding(
             row,
             kind="scale too small",
-            measured=f"{beyond(pair.used, _USED, _SHARE)} of the integers are used: {range_text(row)}",
-            limit=f"at least {_USED:.0%}",
+            measured=(
+                f"{format_distinct_from(pair.used, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the integers are used: "
+                f"{format_range(row)}"
+            ),
+            limit=f"at least {_MIN_USED_SHARE:.0%}",
             remedy="a scale that fills them",
-            options=(_scale(row),),
+            options=(_suggest_scale_override(row),),
             order=1,
         )
     return None
 
 
-def _scale(row: ComparedTensor) -> str:
+def _suggest_scale_override(row: ComparedTensor) -> str:
     """Return the override that gives the tensor the power of two of least square error.
 
     The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration does.
     """
     assert row.held is not None
-    least, most = _stored(row)
+    least, most = _stored_range(row)
     whole = math.floor(-math.log2(max(most / row.held.q.high, least / row.held.q.low, 1e-30)))
-    found = {k: error for k in range(whole, whole + _FINER) if (error := _error(row, 2.0**k)) is not None}
-    return override(row, f"scale:2^{min(found, key=found.__getitem__, default=whole)}")
+    found = {
+        k: error
+        for k in range(whole, whole + _MAX_OCTAVES_TRIED)
+        if (error := _squared_error_at(row, 2.0**k)) is not None
+    }
+    return format_override(row, f"scale:2^{min(found, key=found.__getitem__, default=whole)}")
 
 
-def _error(row: ComparedTensor, scale: float) -> float | None:
+def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
     """Return the square error of all values seen at a scale: what is cut off, and what rounding takes.
 
     Rounding takes values below half a step as a whole, and 1/12 step^2 of others, as of evenly spread ones.
@@ -97,13 +108,13 @@ def _error(row: ComparedTensor, scale: float) -> float | None:
     low, high = (-math.inf, math.inf) if row.window is None else row.window
     stored = np.clip(values, low, high) * row.held.factor[0] * scale
     beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
-    if counts[beyond_ends != 0].sum() > _CLIPPED * counts.sum():
+    if counts[beyond_ends != 0].sum() > _MAX_CLIPPED_SHARE * counts.sum():
         return None
     rounding = np.where(np.abs(stored) < 0.5, np.square(stored), 1 / 12)
     return float((counts * (np.square(beyond_ends) + rounding)).sum()) / scale**2
 
 
-def _stored(row: ComparedTensor) -> tuple[float, float]:
+def _stored_range(row: ComparedTensor) -> tuple[float, float]:
     """Return the least and the largest value as it is stored: each channel times the factor that it has there."""
     assert row.held is not None
     factor, channels = np.array(row.held.factor), row.channels
@@ -115,7 +126,7 @@ def _stored(row: ComparedTensor) -> tuple[float, float]:
     return float(least.min()), float(most.max())
 
 
-def range_text(row: ComparedTensor) -> str:
+def format_range(row: ComparedTensor) -> str:
     """Return the range of the values and that of the integers which hold them, in words."""
     form, (least, most) = row.held, row.reach
     assert form is not None

@@ -19,19 +19,28 @@ import onnx
 
 from ...errors import ConfigError, DataError
 from ...flow import QuantizedModel
-from ...flow.lower import plan_of
+from ...flow.lower import extract_plan
 from ...graph import ir
 from ...plan import Affine, Plan
-from ...plan.fake import cut, fake_quantized
+from ...plan.fake_quant import build_fake_quantized_graph, split_at_tensors
 from ...run.data import InputSpec
-from ...run.dump import INDEX, held_of
-from ...run.origin import with_fixed_inputs
+from ...run.dump import INDEX_FILE, qparams_from_json
+from ...run.provenance import apply_fixed_inputs
 from ...run.runners import FloatRunner
 from ...run.session import Session
-from ..stats.stored_form import StoredForm, fitting_factor
-from .clipped_inputs import LEAST_OPSET, doubled
+from ..stats.stored_form import StoredForm, matching_factors
+from .clipped_inputs import MIN_OPSET, duplicate_with_clipped_inputs
 
-__all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "pair", "source"]
+__all__ = [
+    "DumpSource",
+    "FloatSource",
+    "IntegerSource",
+    "Item",
+    "PlannedSource",
+    "TensorSource",
+    "open_source",
+    "open_source_pair",
+]
 
 #: The user's name of a tensor, its values as they are stored, how it is held (None: as the user's real values).
 Item = tuple[str, np.ndarray, StoredForm | None]
@@ -47,7 +56,7 @@ class TensorSource(Protocol):
     apart: bool
 
     @property
-    def graph(self) -> ir.Graph | None:
+    def graph(self) -> ir.Model | None:
         """Its graph, None for a dump."""
         ...
 
@@ -80,7 +89,7 @@ class FloatSource:
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
-        self.graph: ir.Graph = session.model
+        self.graph: ir.Model = session.model
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
         self._doubled: tuple[Mapping[str, StoredForm], FloatRunner, Mapping[str, str]] | None = None
 
@@ -107,10 +116,10 @@ class FloatSource:
         """
         ends = {name: form.ends(real[name].ndim) for name, form in held.items() if name in real}
         beyond = any(((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items())
-        if not beyond or self.graph.graph.opset_imports.get("", 0) < LEAST_OPSET:
+        if not beyond or self.graph.graph.opset_imports.get("", 0) < MIN_OPSET:
             return {}
         if self._doubled is None or self._doubled[0] != held:
-            graph, names = doubled(self.graph, {name: held[name] for name in ends}, real)
+            graph, names = duplicate_with_clipped_inputs(self.graph, {name: held[name] for name in ends}, real)
             self._doubled = dict(held), FloatRunner(graph, {*names}), names
         _, runner, stands_for = self._doubled
         known = {spec.name for spec in self.inputs}
@@ -130,16 +139,16 @@ class IntegerSource:
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
-        self.graph: ir.Graph = session.model
+        self.graph: ir.Model = session.model
         #: What the graph's attributes say of every tensor.
-        self.plan = plan_of(self.graph)
+        self.plan = extract_plan(self.graph)
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
         #: {integer or float tensor of the graph: the user's tensor}, one for each.
         self.users: dict[str, str] = {}
         self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, StoredForm | None]] = {}
         names = session.floats
         taken, users = set(names.values()), set()
-        for value in ir.values(self.graph):
+        for value in ir.iter_values(self.graph):
             name = str(value.name)
             user = names.get(name, name)
             if user in users or (name not in names and name in taken):
@@ -194,7 +203,7 @@ class IntegerSource:
         if q is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
-        factor = (1.0,) if moved is None else fitting_factor(moved.factor, array)
+        factor = (1.0,) if moved is None else matching_factors(moved.factor, array)
         return StoredForm(q if own is None else q.changed(bits=own.bits), factor)
 
 
@@ -204,17 +213,17 @@ class PlannedSource:
     kind = "fake-quantized"
     apart = True
 
-    def __init__(self, graph: ir.Graph, plan: Plan) -> None:
+    def __init__(self, graph: ir.Model, plan: Plan) -> None:
         self.plan = plan
-        self.graph: ir.Graph = graph
-        whole, self.users = fake_quantized(graph, plan)
+        self.graph: ir.Model = graph
+        whole, self.users = build_fake_quantized_graph(graph, plan)
         self._session = Session(whole)
         self.inputs: Sequence[InputSpec] = self._session.inputs
         self._cut: tuple[frozenset[str], FloatRunner, dict[str, str], dict[str, str]] | None = None
         self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _planned, (ir.to_bytes(self.graph), self.plan)
+        return _unpickle_planned_source, (ir.to_bytes(self.graph), self.plan)
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node that writes a tensor."""
@@ -230,7 +239,7 @@ class PlannedSource:
         """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
         at = frozenset(real)
         if self._cut is None or self._cut[0] != at:
-            graph, reads, writes = cut(self.graph, self.plan, at)
+            graph, reads, writes = split_at_tensors(self.graph, self.plan, at)
             self._cut = at, FloatRunner(graph, {*writes}), reads, writes
         _, runner, reads, writes = self._cut
         inputs = dict(feeds)
@@ -247,22 +256,22 @@ class PlannedSource:
         return StoredForm(q, (1.0,) if moved is None else tuple(moved.factor))
 
 
-def _planned(content: bytes, plan: Plan) -> PlannedSource:
+def _unpickle_planned_source(content: bytes, plan: Plan) -> PlannedSource:
     return PlannedSource(ir.from_bytes(content), plan)
 
 
-def dumped_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
+def load_dump(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     """Return {tensor: (all samples, mapped from disk; how it is held)} of a dump.
 
     Raises OSError, ValueError, KeyError or TypeError where the folder holds none, or a damaged one.
     """
     tensors = {}
-    for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+    for entry in json.loads((folder / INDEX_FILE).read_text(encoding="utf-8")):
         try:
             array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
         except (EOFError, SyntaxError, SystemError, TokenError) as error:  # what numpy meets in a damaged header
             raise ValueError(f"{entry['file']} has no readable header") from error
-        tensors[str(entry["name"])] = array, held_of(entry, array.dtype)
+        tensors[str(entry["name"])] = array, qparams_from_json(entry, array.dtype)
     return tensors
 
 
@@ -287,9 +296,11 @@ class DumpSource:
             return
         folder = Path(given)
         try:
-            self._arrays = dumped_tensors(folder)
+            self._arrays = load_dump(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} is no dump with a readable {INDEX} ({error}); dump the model again") from error
+            raise DataError(
+                f"{folder} is no dump with a readable {INDEX_FILE} ({error}); dump the model again"
+            ) from error
 
     def of(self, graph: IntegerSource) -> DumpSource:
         """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
@@ -317,16 +328,16 @@ class DumpSource:
         return iter(())
 
 
-def pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
+def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
     """Return the sources of two models; inputs that were fixed when the second was made are so in the first, too."""
-    base, other = source(float_model), source(quant_model)
+    base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:
-        graph = with_fixed_inputs(base.graph, other.graph)
+        graph = apply_fixed_inputs(base.graph, other.graph)
         base = base if graph is base.graph else FloatSource(Session(graph))
     return base, other
 
 
-def source(model: object) -> TensorSource:
+def open_source(model: object) -> TensorSource:
     """Return the source that `model` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
     if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return model
@@ -336,7 +347,7 @@ def source(model: object) -> TensorSource:
         return DumpSource(model)
     if isinstance(model, Mapping):
         return DumpSource(model)
-    if not isinstance(model, str | os.PathLike | onnx.ModelProto | ir.Graph | Session):
+    if not isinstance(model, str | os.PathLike | onnx.ModelProto | ir.Model | Session):
         raise ConfigError(f"a {type(model).__name__} cannot be compared; give a model, a session or a dump")
     session = model if isinstance(model, Session) else Session(model)
     return IntegerSource(session) if session.is_integer else FloatSource(session)

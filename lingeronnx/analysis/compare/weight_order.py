@@ -15,51 +15,51 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...formats import integer_format
+from ...formats import find_integer_op
 from ...graph import ir
 
-__all__ = ["swapped_rows"]
+__all__ = ["find_swapped_channels"]
 
 _SAME, _OTHER = 0.95, 0.7  # c of rows that are one, at least, and of rows that are not, at most
-_COUNTS = 4  # that a row must reach: what is below may be rounding's direction
+_MIN_MAX_ABS = 4  # that a row must reach: what is below may be rounding's direction
 
 
-def swapped_rows(ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,)) -> list[tuple[int, int]]:
+def find_swapped_channels(ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,)) -> list[tuple[int, int]]:
     """Return which output channels of the integer layer `ours` hold each other's weights of the float layer `theirs`.
 
     factor : what input channels are multiplied by where integers hold them: one for all, or [I]. Nothing where the two
     weights are not of one form.
     """
-    form = integer_format(ours)
-    made, meant = (_weight(node) for node in (ours, theirs))
+    form = find_integer_op(ours)
+    made, meant = (_weight_array(node) for node in (ours, theirs))
     if form is None or form.channel_axis != 0 or made is None or meant is None:
         return []
-    telling = _reach(np.abs(made)) >= _COUNTS
+    telling = _max_abs_per_row(np.abs(made)) >= _MIN_MAX_ABS
     factors = np.array(factor, np.float64)
     if factors.size == made.shape[1]:
         made = made * factors.reshape(1, -1, *[1] * (made.ndim - 2))
     ways = [meant, meant.T] if meant.ndim == 2 else [meant]  # a matrix may lie either way
-    near = [_likeness(made, way) for way in ways if way.shape == made.shape and made[0].size > 1]
-    return _pairs(max(near, key=np.trace), telling) if near else []
+    near = [_row_similarity(made, way) for way in ways if way.shape == made.shape and made[0].size > 1]
+    return _find_swapped_pairs(max(near, key=np.trace), telling) if near else []
 
 
-def _weight(node: ir.Node) -> np.ndarray | None:
-    array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+def _weight_array(node: ir.Node) -> np.ndarray | None:
+    array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if array is None or array.ndim < 2 else array.astype(np.float64)
 
 
-def _reach(sizes: np.ndarray) -> np.ndarray:
+def _max_abs_per_row(sizes: np.ndarray) -> np.ndarray:
     return sizes.reshape(len(sizes), -1).max(axis=1)
 
 
-def _likeness(made: np.ndarray, meant: np.ndarray) -> np.ndarray:
+def _row_similarity(made: np.ndarray, meant: np.ndarray) -> np.ndarray:
     """Return c [O, O]."""
     rows = [array.reshape(len(array), -1) for array in (made, meant)]
     one, other = (a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), 1e-30) for a in rows)
     return np.asarray(np.abs(one @ other.T))
 
 
-def _pairs(near: np.ndarray, telling: np.ndarray) -> list[tuple[int, int]]:
+def _find_swapped_pairs(near: np.ndarray, telling: np.ndarray) -> list[tuple[int, int]]:
     strange = near.diagonal() < _OTHER
     pairs = set()
     for i in np.flatnonzero(strange & telling):

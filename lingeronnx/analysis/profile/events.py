@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import replacing
+from ...files import replace_file
 from ..stats.distribution import Distribution
 
 __all__ = ["BUCKETS", "EVENTS_VERSION", "crc32c", "write_histograms"]
@@ -38,17 +38,21 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]])
     TensorBoard looks at files with "tfevents" in their name. Raises ConfigError where `path` cannot be written.
     """
     now, count = time.time(), 0
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(_record(_field(1, now) + _field(3, EVENTS_VERSION)))
+    with replace_file(path) as temporary, temporary.open("wb") as file:
+        file.write(_encode_record(_encode_field(1, now) + _encode_field(3, EVENTS_VERSION)))
         for tag, spread in histograms:
             if spread.count:
-                value = _field(1, tag.encode()) + _field(5, _histogram(spread))
-                file.write(_record(_field(1, now) + _field(2, 0) + _field(5, _field(1, value))))
+                value = _encode_field(1, tag.encode()) + _encode_field(5, _encode_histogram(spread))
+                file.write(
+                    _encode_record(
+                        _encode_field(1, now) + _encode_field(2, 0) + _encode_field(5, _encode_field(1, value))
+                    )
+                )
                 count += 1
     return count
 
 
-def _histogram(spread: Distribution) -> bytes:
+def _encode_histogram(spread: Distribution) -> bytes:
     """Return a HistogramProto."""
     low, high = spread.low, spread.high
     counts = spread.histogram.bins(low, high, BUCKETS)
@@ -56,21 +60,21 @@ def _histogram(spread: Distribution) -> bytes:
     limits = np.linspace(below, above, BUCKETS + 1)
     total = spread.mean * spread.count
     squares = (spread.variance + spread.mean**2) * spread.count
-    numbers = b"".join(_field(k, float(v)) for k, v in enumerate((low, high, spread.count, total, squares), 1))
+    numbers = b"".join(_encode_field(k, float(v)) for k, v in enumerate((low, high, spread.count, total, squares), 1))
     lists = [limits, np.concatenate([[0], counts])]
-    return numbers + b"".join(_field(k, array.astype("<f8").tobytes()) for k, array in enumerate(lists, 6))
+    return numbers + b"".join(_encode_field(k, array.astype("<f8").tobytes()) for k, array in enumerate(lists, 6))
 
 
-def _field(number: int, value: int | float | bytes) -> bytes:
+def _encode_field(number: int, value: int | float | bytes) -> bytes:
     """Return one field in protobuf's wire format."""
     if isinstance(value, bytes):
-        return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+        return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
     if isinstance(value, float):
-        return _varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
-    return _varint(number << 3 | _VARINT) + _varint(value)
+        return _encode_varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
+    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value)
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -78,12 +82,12 @@ def _varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def _record(data: bytes) -> bytes:
+def _encode_record(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
+    return length + struct.pack("<I", _mask_crc(length)) + data + struct.pack("<I", _mask_crc(data))
 
 
-def _masked(data: bytes) -> int:
+def _mask_crc(data: bytes) -> int:
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -96,10 +100,10 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def _entry(crc: int) -> int:
+def _crc_table_entry(crc: int) -> int:
     for _ in range(8):
         crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
     return crc
 
 
-_TABLE = tuple(_entry(byte) for byte in range(256))
+_TABLE = tuple(_crc_table_entry(byte) for byte in range(256))

@@ -3,7 +3,7 @@
     Multiple = Max / Mean        Versu = Max / Dynamic        Dynamic = the 0.99 quantile
 
 all of |x|, over every element of every batch. A scale that covers Max has only 1 / Versu of its steps for 99 % of the
-values: above `LIMIT` a row of ``!!!`` follows, and the layer wants normalising or clamping.
+values: above `MAX_RATIO` a row of ``!!!`` follows, and the layer wants normalising or clamping.
 
 Weights are read whole: their quantile is numpy's, linear between elements. Outputs stream: exact up to 4096 elements,
 beyond that to Max / 4096 (`metrics.Histogram`). 0 / 0 counts as 1, so that a tensor of zeros is no outlier; a NaN or an
@@ -29,28 +29,28 @@ from ...run.data import Data, Progress
 from ...run.session import Session
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
-from ..text import framed
+from ..text import format_table
 
 __all__ = [
-    "LIMIT",
-    "OUTPUTS",
-    "WEIGHTS",
-    "Outputs",
+    "MAX_RATIO",
+    "OUTPUT_COLUMNS",
+    "WEIGHT_COLUMNS",
+    "OutputCollector",
     "OutlierRow",
     "analyse_outputs",
-    "constants",
-    "grid",
-    "layers_of",
-    "matcher",
-    "rows_of",
+    "iter_constants",
+    "format_outlier_table",
+    "select_layers",
+    "compile_name_filter",
+    "compute_outlier_rows",
 ]
 
 #: The heads of the two tables.
-WEIGHTS = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
-OUTPUTS = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
+WEIGHT_COLUMNS = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
+OUTPUT_COLUMNS = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
 
 #: The largest Versu of a sound layer, and the share of values that Dynamic covers.
-LIMIT, SHARE = 10.0, 0.99
+MAX_RATIO, QUANTILE = 10.0, 0.99
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class OutlierRow:
     @property
     def outlier(self) -> bool:
         """Whether the range is an outlier's."""
-        return not self.versu <= LIMIT  # also where it is not a number
+        return not self.versu <= MAX_RATIO  # also where it is not a number
 
     def values(self) -> tuple[float, ...]:
         """Return the numbers in the order of the columns."""
@@ -93,50 +93,50 @@ def _ratio(above: float, below: float) -> float:
     return above / below
 
 
-def grid(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
+def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
     """Return the table as text, framed by ``+---+`` and ``|``, a row of ``!!!`` under each outlier's."""
     lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
         lines += [("!!!",) * len(head)] if row.outlier else []
-    return framed(head, lines)
+    return format_table(head, lines)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def constants(model: ir.Graph) -> Iterator[tuple[str, np.ndarray]]:
+def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, array) of the initializers of `model` and of the tensors in its Constant nodes."""
     for name, value in model.graph.initializers.items():
         if value.const_value is not None:
             yield str(name), value.const_value.numpy()
-    for node in ir.all_nodes(model.graph):
+    for node in ir.iter_nodes_recursive(model.graph):
         if node.op_type == "Constant" and not node.domain and "value" in node.attributes:
-            yield ir.written_name(node), np.asarray(ir.attr(node, "value"))
+            yield ir.output_name(node), np.asarray(ir.get_attr(node, "value"))
 
 
-def rows_of(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[OutlierRow]:
+def compute_outlier_rows(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[OutlierRow]:
     """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too; empty ones have none."""
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
-    return [_row(name, array) for name, array in arrays if _is_number(array) and array.size]
+    return [_compute_row(name, array) for name, array in arrays if _is_number(array) and array.size]
 
 
 def _is_number(array: np.ndarray) -> bool:
     return array.dtype.kind in "fiub" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name
 
 
-def _row(name: str, array: np.ndarray) -> OutlierRow:
+def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
     sizes = np.abs(array.reshape(-1).astype(np.float64))
     if not np.isfinite(sizes).all():
         return OutlierRow(name, math.nan, float(sizes.max()), math.nan)
-    return OutlierRow(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, SHARE)))
+    return OutlierRow(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, QUANTILE)))
 
 
 # ---- outputs -----------------------------------------------------------------------------------------------------
 
 
-class Outputs:
+class OutputCollector:
     """The outputs of a model's layers over any number of calls, in constant memory.
 
     layers : {tensor: the layer's name in the table}, or None: every tensor under its own name. session : whose tensors
@@ -158,16 +158,16 @@ class Outputs:
 
     def rows(self) -> list[OutlierRow]:
         """Return a row for each layer seen, in the order in which they were first seen."""
-        return [_spread_row(name, distribution) for name, distribution in self._seen.items()]
+        return [_row_from_distribution(name, distribution) for name, distribution in self._seen.items()]
 
 
-def _spread_row(name: str, distribution: Distribution) -> OutlierRow:
+def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
     if distribution.skipped or not distribution.count:
         return OutlierRow(name, math.nan, math.inf if distribution.skipped else math.nan, math.nan)
-    return OutlierRow(name, distribution.mean, distribution.high, distribution.histogram.quantile(SHARE))
+    return OutlierRow(name, distribution.mean, distribution.high, distribution.histogram.quantile(QUANTILE))
 
 
-def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
+def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], bool]:
     """Return what says whether `pattern` is found in a name behind `root`; ConfigError for no regular expression."""
     try:
         wanted = re.compile(pattern or "")
@@ -178,13 +178,13 @@ def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
     return lambda name: wanted.search(root + name) is not None
 
 
-def layers_of(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
+def select_layers(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
     """Return {tensor: layer} of the nodes in whose name, `root` before it, a regular expression is found; None: all.
 
     A layer is called `root` and its node's name; further outputs of a node by their tensors. Raises ConfigError for a
     pattern that is none, and where nothing has such a name.
     """
-    wanted = matcher(pattern, root)
+    wanted = compile_name_filter(pattern, root)
     layer_of: dict[str, str] = {}
     for node in session.model.graph:
         if node.op_type == "Constant" and not node.domain:
@@ -214,8 +214,8 @@ def analyse_outputs(
     Raises DataError and ConfigError.
     """
     session = model if isinstance(model, Session) else Session(model)
-    layers = layers_of(session, match)
-    outputs = Outputs(layers, session)
+    layers = select_layers(session, match)
+    outputs = OutputCollector(layers, session)
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
     for feeds, _ in source.batches(batch):
@@ -226,5 +226,5 @@ def analyse_outputs(
             progress("analysing", done, None)
     rows = outputs.rows()
     if log is not None:
-        write_text(log, grid(rows, OUTPUTS))
+        write_text(log, format_outlier_table(rows, OUTPUT_COLUMNS))
     return rows

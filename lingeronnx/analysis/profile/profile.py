@@ -16,36 +16,36 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
-from ...files import folder, write_text
-from ...formats import attributes, integer_format, is_quantized_domain
+from ...files import ensure_folder, write_text
+from ...formats import find_integer_op, is_quantized_domain, read_attributes
 from ...graph import ir
-from ...graph.attributes import number
-from ...graph.modules import module
-from ...plan import Affine, accumulator
+from ...graph.attributes import get_number
+from ...graph.module_scopes import get_module_name
+from ...plan import Affine, make_bias_qparams
 from ...run.session import Session
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
-from ..text import framed
+from ..text import format_table
 from .events import write_histograms
 
 __all__ = [
     "COLUMNS",
-    "EVENTS",
-    "STATISTIC",
+    "EVENTS_FILE",
+    "TABLE_FILE",
     "OperatorTensor",
     "Profile",
     "Recorder",
     "RecordedTensor",
-    "entries",
-    "origin",
+    "list_operator_tensors",
+    "source_location",
 ]
 
 #: The columns of statistic.txt; with_stack adds the last.
 COLUMNS = ("Index", "Op Name", "Mod Name", "Attr", "Dtype", "Scale", "Min", "Max", "Mean", "Var", "Shape")
-STACK = "Stack"
+STACK_COLUMN = "Stack"
 
 #: The files of a profile.
-STATISTIC, EVENTS = "statistic.txt", "events.out.tfevents.lingeronnx"
+TABLE_FILE, EVENTS_FILE = "statistic.txt", "events.out.tfevents.lingeronnx"
 
 _SCALES = float | tuple[float, ...] | None
 
@@ -92,16 +92,16 @@ class RecordedTensor:
         return f"{self.scale:g}"
 
 
-def entries(model: ir.Graph) -> list[OperatorTensor]:
+def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
     """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
     rows = []
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
-        stack, path = origin(node), module(node)
+        stack, path = source_location(node), get_module_name(node)
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
-                attr = _role(node, index, value)
+                attr = _input_role(node, index, value)
                 if attr:
                     rows.append(OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack, path))
         for value in node.outputs:
@@ -110,9 +110,9 @@ def entries(model: ir.Graph) -> list[OperatorTensor]:
     return rows
 
 
-def _role(node: ir.Node, index: int, value: ir.Value) -> str:
+def _input_role(node: ir.Node, index: int, value: ir.Value) -> str:
     """Return what input `index` of a node is; "" for a constant such as a shape."""
-    array = ir.const(value)
+    array = ir.const_value(value)
     if array is None:
         maker = ir.producer(value)
         return "" if maker is not None and maker.op_type == "Constant" and not maker.domain else "input"
@@ -120,7 +120,7 @@ def _role(node: ir.Node, index: int, value: ir.Value) -> str:
         return "bias" if index > 1 and array.dtype.itemsize >= 4 else "weight" if array.dtype.kind == "i" else ""
     if array.dtype.kind != "f":
         return ""
-    return "bias" if index > 1 and ir.input_role(node, index) in ("B", "C", "bias") else "weight"
+    return "bias" if index > 1 and ir.formal_input_name(node, index) in ("B", "C", "bias") else "weight"
 
 
 #: A line of a stack as either exporter of torch writes it: File "net.py", line 7, in forward; net.py(7): forward
@@ -130,7 +130,7 @@ _FRAME = re.compile(
 )
 
 
-def origin(node: ir.Node) -> str:
+def source_location(node: ir.Node) -> str:
     """Return ``file:line in function`` of the operator's source, as torch's exporters note it; "" where they did not.
 
     The dynamo exporter writes the stack into the node's metadata, outermost call first; torchscript's, where asked to
@@ -163,7 +163,7 @@ class Recorder:
     ) -> None:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = RealValues(session)
-        self.entries = entries(session.model)
+        self.entries = list_operator_tensors(session.model)
         self._known = {entry.tensor for entry in self.entries}
         self._seen: dict[str, RecordedTensor] = {}
 
@@ -184,16 +184,16 @@ class Recorder:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""
         if not self._seen:
             raise ConfigError("nothing to profile; call the model on data first")
-        constants = _constants_held(self.session.model)
+        constants = _constant_qparams(self.session.model)
         for entry in self.entries:
             if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:
-                array = ir.const(self.session.model.graph.initializers[entry.tensor])
+                array = ir.const_value(self.session.model.graph.initializers[entry.tensor])
                 if array is not None and array.size:
                     q = constants.get(entry.tensor)
                     real, scale = (array, None) if q is None else (q.real(array), q.attribute)
                     self._take(entry.tensor, real, str(array.dtype), scale, 0)
         recorded = [entry for entry in self.entries if entry.tensor in self._seen]
-        return Profile(recorded, self._seen, ir.digest(self.session.model))
+        return Profile(recorded, self._seen, ir.compute_digest(self.session.model))
 
     def _take(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
         """Take in a batch of real values whose channels lie along `axis`."""
@@ -208,29 +208,29 @@ class Recorder:
                 channel.add(part)
 
 
-def _constants_held(model: ir.Graph) -> dict[str, Affine]:
+def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
     """Return how the values are held of the integer weights and biases of `model`.
 
     A bias has the scale of what is summed up: the input's times the weight's.
     """
     by_constant: dict[str, Affine] = {}
     for node in model.graph:
-        form = integer_format(node) if is_quantized_domain(node) else None
+        form = find_integer_op(node) if is_quantized_domain(node) else None
         if form is None:
             continue
-        attrs = attributes(form, node)
+        attrs = read_attributes(form, node)
         biases = [
             i
             for i, value in enumerate(node.inputs)
-            if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"
+            if value is not None and ir.const_value(value) is not None and _input_role(node, i, value) == "bias"
         ]
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
-            own = by_constant[ir.read_name(node, index)] = form.held_weight(attrs, node, key).changed(bits=8)
+            own = by_constant[ir.input_name(node, index)] = form.held_weight(attrs, node, key).changed(bits=8)
             if biases and attrs.get(sums):
-                by_constant[ir.read_name(node, biases.pop(0))] = accumulator(
-                    number(attrs, sums) * own.sums.scales, False
+                by_constant[ir.input_name(node, biases.pop(0))] = make_bias_qparams(
+                    get_number(attrs, sums) * own.sums.scales, False
                 )
     return by_constant
 
@@ -257,7 +257,7 @@ class Profile:
         """
         wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
         kinds = (types,) if isinstance(types, str) else tuple(types or ())
-        rows = [e for e in self.entries if _named(e, wanted) and (not kinds or e.op in kinds)]
+        rows = [e for e in self.entries if _matches_prefix(e, wanted) and (not kinds or e.op in kinds)]
         if not rows:
             known = ", ".join(sorted({entry.op for entry in self.entries}))
             raise ConfigError(
@@ -289,7 +289,7 @@ class Profile:
                     *([entry.stack or "unknown"] if with_stack else []),
                 ]
             )
-        return framed((*COLUMNS, *([STACK] if with_stack else [])), rows)
+        return format_table((*COLUMNS, *([STACK_COLUMN] if with_stack else [])), rows)
 
     def table(
         self,
@@ -300,7 +300,7 @@ class Profile:
     ) -> Path:
         """Write `statistic.txt` into the folder `out_dir` and return its path."""
         text = self.text(prefixes, types, with_stack)
-        path = folder(out_dir) / STATISTIC
+        path = ensure_folder(out_dir) / TABLE_FILE
         write_text(path, text)
         return path
 
@@ -319,8 +319,8 @@ class Profile:
         chosen = self.chosen(prefixes, types)
         if force_per_channel and not any(recorded.channels for recorded in self.seen.values()):
             raise ConfigError("this profile was made without channels; make it with per_channel")
-        home = folder(folder(out_dir) / "tensorboard")
-        write_histograms(home / EVENTS, self._tagged(chosen, force_per_channel))
+        home = ensure_folder(ensure_folder(out_dir) / "tensorboard")
+        write_histograms(home / EVENTS_FILE, self._tagged(chosen, force_per_channel))
         return home
 
     def _tagged(self, chosen: Sequence[OperatorTensor], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
@@ -357,6 +357,6 @@ class Profile:
         return rows
 
 
-def _named(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
+def _matches_prefix(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
     """Whether a name of the operator begins with one of `prefixes`."""
     return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)

@@ -25,16 +25,16 @@ import numpy as np
 from ...errors import DataError
 from ...run.dump import write_npz
 from ..stats.distribution import Distribution
-from ..stats.histogram import Histogram, OccupiedBins
+from ..stats.histogram import Histogram, NonzeroBins
 from .profile import OperatorTensor, Profile, RecordedTensor
 
-__all__ = ["FILE", "load_profile", "save_profile"]
+__all__ = ["PROFILE_FILE", "load_profile", "save_profile"]
 
 #: The name of the file in a profile's folder.
-FILE = "profile.npz"
+PROFILE_FILE = "profile.npz"
 
 _KEY, _VERSION = "lingeronnx_profile", 1
-_NOTHING = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and sums of no value
+_EMPTY_MOMENTS = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and sums of no value
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -45,20 +45,31 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     for name, recorded in profile.seen.items():
         spreads = []
         for spread in (recorded.spread, *recorded.channels):
-            spreads.append(_written(spread, number, arrays))
+            spreads.append(_dump_distribution(spread, number, arrays))
             number += 1
         tensors[name] = {"dtype": recorded.dtype, "scale": recorded.scale, "shape": recorded.shape, "spreads": spreads}
-    body = {"version": _VERSION, "model": profile.model, "entries": [asdict(entry) for entry in profile.entries],
-            "tensors": tensors}  # fmt: skip
+    body = {
+        "version": _VERSION,
+        "model": profile.model,
+        "entries": [asdict(entry) for entry in profile.entries],
+        "tensors": tensors,
+    }
     write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
 
 
-def _written(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+def _dump_distribution(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
     """Return the numbers of a spread, its arrays put into `arrays`."""
     if not spread.count:
         return {"count": 0, "skipped": spread.skipped}
-    numbers = {"count": spread.count, "skipped": spread.skipped, "low": spread.low, "high": spread.high,
-               "mean": spread.mean, "mean_absolute": spread.mean_absolute, "variance": spread.variance}  # fmt: skip
+    numbers = {
+        "count": spread.count,
+        "skipped": spread.skipped,
+        "low": spread.low,
+        "high": spread.high,
+        "mean": spread.mean,
+        "mean_absolute": spread.mean_absolute,
+        "variance": spread.variance,
+    }
     if (values := spread.histogram.kept) is not None:
         arrays[f"{number}.values"] = values
         return {**numbers, "number": number}
@@ -69,7 +80,7 @@ def _written(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Return the profile in the file `path`, or in the folder `path`; DataError for any other content."""
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    file = Path(path) / PROFILE_FILE if Path(path).is_dir() else Path(path)
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             body = json.loads(arrays[_KEY].tobytes())
@@ -78,7 +89,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
                     f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}: upgrade it, "
                     "or profile again with --keep"
                 )
-            recorded = {name: _seen(stored, arrays) for name, stored in body["tensors"].items()}
+            recorded = {name: _load_tensor(stored, arrays) for name, stored in body["tensors"].items()}
             return Profile([OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"]))
     except DataError:
         raise
@@ -92,23 +103,23 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         ) from error
 
 
-def _seen(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    spread, *channels = [_read(numbers, arrays) for numbers in stored["spreads"]]
+def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
+    spread, *channels = [_load_distribution(numbers, arrays) for numbers in stored["spreads"]]
     scale = tuple(stored["scale"]) if isinstance(stored["scale"], list) else stored["scale"]
     return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), spread, channels)
 
 
-def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:
+def _load_distribution(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:
     """Return a distribution from its numbers and the arrays that they name."""
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
-        return Distribution.of([0, skipped, *_NOTHING, None])
+        return Distribution.of([0, skipped, *_EMPTY_MOMENTS, None])
     low, high, number = numbers["low"], numbers["high"], numbers["number"]
     sums = numbers["mean_absolute"] * count, numbers["variance"] * count
     values = Distribution.of([count, skipped, low, high, numbers["mean"], *sums, None])
     if "first" not in numbers:
         values.histogram.add(arrays[f"{number}.values"])
         return values
-    bins = OccupiedBins(numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"])
+    bins = NonzeroBins(numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"])
     values.histogram = Histogram.of_bins(low, high, count, bins)
     return values

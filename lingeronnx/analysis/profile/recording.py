@@ -23,27 +23,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError, DataError
-from ...files import renewing_folder, write_text
+from ...files import update_folder, write_text
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
-from ...run.dump import Folder
+from ...run.dump import DumpFolder
 from ...run.runners import Stream
 from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
-from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, dumped_tensors
-from .page import page
-from .profile import STATISTIC, Profile, Recorder
-from .profile_file import FILE, load_profile, save_profile
+from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, load_dump
+from .page import render_profile_page
+from .profile import TABLE_FILE, Profile, Recorder
+from .profile_file import PROFILE_FILE, load_profile, save_profile
 
-__all__ = ["TENSORS", "RecordedSession", "compare_kept", "kept", "profile"]
+__all__ = ["TENSORS_FOLDER", "RecordedSession", "compare_kept", "open_recorded_source", "profile"]
 
 #: The page, and the folder with the tensors, in a profile's folder.
-PAGE, TENSORS = "profile.html", "tensors"
+PAGE_FILE, TENSORS_FOLDER = "profile.html", "tensors"
 
 #: What an older profile leaves in the folder of a new one: nothing of these.
-_PARTS = (STATISTIC, PAGE, FILE, TENSORS)
+_PARTS = (TABLE_FILE, PAGE_FILE, PROFILE_FILE, TENSORS_FOLDER)
 
 
 def profile(
@@ -72,8 +72,8 @@ def profile(
         raise ConfigError("tensors can be kept in a folder only: give out_dir")
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
-    with contextlib.nullcontext() if out_dir is None else renewing_folder(out_dir, _PARTS) as home:
-        with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
+    with contextlib.nullcontext() if out_dir is None else update_folder(out_dir, _PARTS) as home:
+        with contextlib.nullcontext() if home is None or not keep else DumpFolder(home / TENSORS_FOLDER) as kept:
             recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
             for feeds, _ in source.batches(batch):
                 for name, array, q in session.tensors(feeds):
@@ -85,9 +85,9 @@ def profile(
             recorded.chosen(prefixes, types)
         if home is not None:
             recorded.table(home, prefixes, types, with_stack)
-            name = "the model" if isinstance(model, Session) else ir.label_of(model)
-            write_text(home / PAGE, page(recorded, name, prefixes, types))
-            save_profile(recorded, home / FILE)
+            name = "the model" if isinstance(model, Session) else ir.model_label(model)
+            write_text(home / PAGE_FILE, render_profile_page(recorded, name, prefixes, types))
+            save_profile(recorded, home / PROFILE_FILE)
             if tensorboard:
                 recorded.tensorboard(home, prefixes, types, per_channel)
     return recorded
@@ -103,9 +103,9 @@ class RecordedSession(Session):
         vars(self).update(vars(session))  # the same model; nothing is compiled for it
         self._watches = []
         self._home = Path(path)
-        if load_profile(self._home).model != ir.digest(session.model):
+        if load_profile(self._home).model != ir.compute_digest(session.model):
             raise DataError(f"the profile {self._home} was made of another model; make it again")
-        self._kept = _read(self._home)
+        self._kept = _load_recorded_tensors(self._home)
         lost = [spec.name for spec in self.inputs if spec.axis != 0 or spec.name not in self._kept]
         if lost:
             raise DataError(
@@ -168,7 +168,7 @@ class RecordedSession(Session):
             yield hasher.digest()
 
 
-class _Kept(IntegerSource):
+class _RecordedSource(IntegerSource):
     """An integer graph whose tensors were kept: its layers cannot be computed one by one."""
 
     apart = False
@@ -178,13 +178,15 @@ class _Kept(IntegerSource):
         return iter(())
 
 
-def kept(model: ir.ModelLike | Session, path: str | os.PathLike[str]) -> tuple[TensorSource, RecordedSession]:
+def open_recorded_source(
+    model: ir.ModelLike | Session, path: str | os.PathLike[str]
+) -> tuple[TensorSource, RecordedSession]:
     """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
 
     Raises as `RecordedSession` does.
     """
     session = RecordedSession(model if isinstance(model, Session) else Session(model), path)
-    return _Kept(session) if session.is_integer else FloatSource(session), session
+    return _RecordedSource(session) if session.is_integer else FloatSource(session), session
 
 
 def compare_kept(
@@ -199,17 +201,20 @@ def compare_kept(
     profiles : the folder of each. settings : of `compare`. There are no local errors. Raises DataError where a folder
     has no tensors, or those of another model, or where the two were not run on the same samples.
     """
-    (base, recorded), (other, _) = (kept(m, p) for m, p in zip((float_model, quant_model), profiles, strict=True))
+    (base, recorded), (other, _) = (
+        open_recorded_source(m, p) for m, p in zip((float_model, quant_model), profiles, strict=True)
+    )
     return compare(base, other, list(recorded.batches()), out, **settings)
 
 
-def _read(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
+def _load_recorded_tensors(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     """Return {tensor: (all samples, mapped from disk; how it is held)} of a profile's folder."""
     try:
-        return dumped_tensors(home / TENSORS)
+        return load_dump(home / TENSORS_FOLDER)
     except FileNotFoundError as error:
         raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{home / TENSORS} is no dump that lingeronnx wrote ({type(error).__name__}); profile again with --keep"
+            f"{home / TENSORS_FOLDER} is no dump that lingeronnx wrote ({type(error).__name__}); profile again with "
+            "--keep"
         ) from error

@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import ConfigError
-from ...files import JOURNAL, write_text
+from ...files import JOURNAL_VERSION, write_text
 
-__all__ = ["COMMAND", "Journal", "Ways", "hashed"]
+__all__ = ["CLI_HINTS", "Journal", "ResumeHints", "hash_parts"]
 
 # Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
 _DIGEST = 16
 
 
 @dataclass(frozen=True)
-class Ways:
+class ResumeHints:
     """How a user begins anew, and goes on, in words."""
 
     anew: str
     on: str
 
 
-COMMAND = Ways("drop --resume to begin anew", "go on with --resume")
+CLI_HINTS = ResumeHints("drop --resume to begin anew", "go on with --resume")
 
 
-def hashed(*parts: bytes) -> str:
+def hash_parts(*parts: bytes) -> str:
     """Return a digest of all `parts`, one after the other, in hexadecimal."""
     hasher = hashlib.blake2b(digest_size=_DIGEST)
     for part in parts:
@@ -50,7 +50,9 @@ class Journal:
     read or written.
     """
 
-    def __init__(self, path: Path | None, header: Mapping[str, Any], resume: bool, ways: Ways = COMMAND) -> None:
+    def __init__(
+        self, path: Path | None, header: Mapping[str, Any], resume: bool, ways: ResumeHints = CLI_HINTS
+    ) -> None:
         self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))
         self._file: IO[str] | None = None
@@ -58,7 +60,7 @@ class Journal:
             return
         try:
             if not (resume and self._keep_whole_lines(path)):
-                write_text(path, json.dumps({**JOURNAL.stamp(), **self._header}) + "\n")
+                write_text(path, json.dumps({**JOURNAL_VERSION.stamp(), **self._header}) + "\n")
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from error
@@ -85,7 +87,7 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
-        JOURNAL.check(header, str(self._path))
+        JOURNAL_VERSION.check(header, str(self._path))
         for key, value in self._header.items():
             other = header.get(key) if isinstance(header, dict) else None
             if other != value:

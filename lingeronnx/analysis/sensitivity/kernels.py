@@ -15,29 +15,29 @@ from itertools import product
 import numpy as np
 
 from ... import formats
-from ...flow import Planned
+from ...flow import PlannedModel
 from ...flow.lower import lower
 from ...flow.partition import Partition
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
-from ...run.runners.float_fallbacks import submodel
+from ...run.runners.float_fallbacks import extract_submodel
 from ...run.session import Session
 
-__all__ = ["FINE", "IntegerOperator", "KernelRunner", "kernels"]
+__all__ = ["FINE_BITS", "IntegerOperator", "KernelRunner", "build_integer_operators"]
 
 #: Bits of an input that a trial does not round.
-FINE = 16
+FINE_BITS = 16
 
 #: What rounds numbers that no tensor shows. (A curve's are those of its output; some chips read it in 8 bits alone.)
-_INSIDE = (formats.LSTM, formats.GRU, formats.SOFTMAX, formats.LOG_SOFTMAX, formats.LAYER_NORM)
+_APPROXIMATING_FORMATS = (formats.LSTM, formats.GRU, formats.SOFTMAX, formats.LOG_SOFTMAX, formats.LAYER_NORM)
 
 #: Whether all inputs are on the plan's grid, and what the operator's own tensors are on: "plan" or "wide".
-Held = tuple[bool, str]
+VariantKey = tuple[bool, str]
 
 
 @dataclass(frozen=True)
-class IntegerForm:
+class IntegerVariant:
     """One operator in integers: model, as `ir.to_bytes` writes it, and how its inputs are held."""
 
     model: bytes = field(repr=False)
@@ -55,7 +55,7 @@ class IntegerOperator:
     inputs: Mapping[str, frozenset[str]]
     reads: frozenset[str]
     output: str
-    forms: Mapping[Held, IntegerForm]
+    forms: Mapping[VariantKey, IntegerVariant]
 
 
 class KernelRunner:
@@ -63,10 +63,10 @@ class KernelRunner:
 
     def __init__(self, nodes: Mapping[str, IntegerOperator]) -> None:
         self._nodes = nodes
-        self._sessions: dict[tuple[str, Held], Session] = {}
+        self._sessions: dict[tuple[str, VariantKey], Session] = {}
 
     def run(
-        self, node: str, held: Held, tensors: Mapping[str, np.ndarray], names: Sequence[str]
+        self, node: str, held: VariantKey, tensors: Mapping[str, np.ndarray], names: Sequence[str]
     ) -> dict[str, np.ndarray]:
         """Return the outputs `names` of a node, real values float32, given its inputs."""
         key, form = (node, held), self._nodes[node].forms[held]
@@ -79,65 +79,72 @@ class KernelRunner:
         return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def kernels(
-    planned: Planned, tensors: Mapping[str, Affine], fine: Mapping[str, Affine], wide: Mapping[str, Affine]
+def build_integer_operators(
+    planned: PlannedModel, tensors: Mapping[str, Affine], fine: Mapping[str, Affine], wide: Mapping[str, Affine]
 ) -> dict[str, IntegerOperator]:
     """Return the operators that write one of `tensors`, which may be rounded, by node.
 
-    fine : the activations in `FINE` bits. wide : how tensors and weights are held where an operator is taken to more
-    bits; empty where the target has none.
+    fine : the activations in `FINE_BITS` bits. wide : how tensors and weights are held where an operator is taken to
+    more bits; empty where the target has none.
     """
     found = {}
     for node, op in planned.parts.nodes:
-        if ir.written_name(node) in tensors:
-            inputs = {ir.read_name(node, index): _origins(planned, node, index, tensors) for index in op.data(node)}
-            reads = frozenset(str(v.name) for v in node.inputs if v is not None and ir.written_constant(v) is None)
-            forms = _forms(planned, node, op, fine, wide)
-            found[str(node.name)] = IntegerOperator(inputs, reads, ir.written_name(node), forms)
+        if ir.output_name(node) in tensors:
+            inputs = {
+                ir.input_name(node, index): _trace_rounded_sources(planned, node, index, tensors)
+                for index in op.data(node)
+            }
+            reads = frozenset(str(v.name) for v in node.inputs if v is not None and ir.find_constant(v) is None)
+            forms = _build_variants(planned, node, op, fine, wide)
+            found[str(node.name)] = IntegerOperator(inputs, reads, ir.output_name(node), forms)
     return found
 
 
-def _origins(planned: Planned, node: ir.Node, index: int, tensors: Mapping[str, Affine]) -> frozenset[str]:
+def _trace_rounded_sources(
+    planned: PlannedModel, node: ir.Node, index: int, tensors: Mapping[str, Affine]
+) -> frozenset[str]:
     """Return the tensors that may be rounded of which input `index` of `node` holds integers that were only moved."""
-    value, ops = ir.source(node, index), planned.parts.ops
+    value, ops = ir.require_input(node, index), planned.parts.ops
     maker = value.producer()
     op = None if maker is None else ops.get(str(maker.name))
     if value.name in tensors or maker is None or op is None or not (op.moves or op.keeps):
         return frozenset([str(value.name)])
-    return frozenset().union(*(_origins(planned, maker, at, tensors) for at in op.data(maker)))
+    return frozenset().union(*(_trace_rounded_sources(planned, maker, at, tensors) for at in op.data(maker)))
 
 
-def _forms(
-    planned: Planned, node: ir.Node, op: Op, fine: Mapping[str, Affine], wide: Mapping[str, Affine]
-) -> dict[Held, IntegerForm]:
+def _build_variants(
+    planned: PlannedModel, node: ir.Node, op: Op, fine: Mapping[str, Affine], wide: Mapping[str, Affine]
+) -> dict[VariantKey, IntegerVariant]:
     """Return the integer graphs of one node, by how its tensors are held."""
     plan, forms = planned.plan.tensors, {}
-    read = [ir.read_name(node, index) for index in op.data(node)]
+    read = [ir.input_name(node, index) for index in op.data(node)]
     own = [str(node.outputs[index].name) for index in op.results(node)]
-    own += [ir.read_name(node, index) for index in op.parameters(node)]
-    between = op.format in _INSIDE
+    own += [ir.input_name(node, index) for index in op.parameters(node)]
+    between = op.format in _APPROXIMATING_FORMATS
     for rounded, grid in product(
         (True, False) if between else (True,), ("plan", "wide") if wide and between else ("plan",)
     ):
-        held = {name: plan[name] if rounded else _fine(plan[name], fine[name]) for name in read}
+        held = {name: plan[name] if rounded else _centered_fine_qparams(plan[name], fine[name]) for name in read}
         held |= {name: plan[name] if grid == "plan" else wide[name] for name in own if name in plan}
-        forms[rounded, grid] = IntegerForm(_alone(planned, node, op, held), {name: held[name] for name in read})
+        forms[rounded, grid] = IntegerVariant(
+            _extract_integer_graph(planned, node, op, held), {name: held[name] for name in read}
+        )
     return forms
 
 
-def _fine(q: Affine, fine: Affine) -> Affine:
+def _centered_fine_qparams(q: Affine, fine: Affine) -> Affine:
     """Return `fine` around 0, as integers of 16 bits are."""
     # Of a range with another zero point either end may be all 255 counts away from 0.
-    return Affine(q.scale * 2.0 ** (FINE - 1 - q.bits), FINE) if q.shifted else fine
+    return Affine(q.scale * 2.0 ** (FINE_BITS - 1 - q.bits), FINE_BITS) if q.shifted else fine
 
 
-def _alone(planned: Planned, node: ir.Node, op: Op, held: Mapping[str, Affine]) -> bytes:
+def _extract_integer_graph(planned: PlannedModel, node: ir.Node, op: Op, held: Mapping[str, Affine]) -> bytes:
     """Return the integer graph of one node, real numbers in and out."""
     values = {str(v.name): v for v in node.inputs if v is not None}
-    constants = {name: array for name, value in values.items() if (array := ir.written_constant(value)) is not None}
+    constants = {name: array for name, value in values.items() if (array := ir.find_constant(value)) is not None}
     inputs = {name: value for name, value in values.items() if name not in constants}
     outputs = {str(v.name): v for v in node.outputs if v.name and (v.uses() or v.is_graph_output())}
-    graph = ir.from_proto(submodel(planned.graph, [node], inputs, [*outputs], constants))
+    graph = ir.from_proto(extract_submodel(planned.graph, [node], inputs, [*outputs], constants))
     for value in (*graph.graph.inputs, *graph.graph.outputs):
         like = (inputs | outputs)[str(value.name)]
         value.shape, value.type = like.shape, like.type

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import ConfigError
-from ...files import replacing
-from ...flow import Planned
+from ...files import replace_file
+from ...flow import PlannedModel
 from ...graph import ir
-from ...ops import parameter_values
+from ...ops import get_weight_values
 from ...plan import Affine
 from .layers import RoundedOperator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_matplotlib", "cut_off", "draw", "figure"]
+__all__ = ["check_matplotlib", "clipped_share", "plot_histogram", "write_histograms"]
 
 _BINS = 200
-_SEEN = 300  # lines of a grid that a page can show apart
+_MAX_GRID_LINES = 300  # lines of a grid that a page can show apart
 
 #: (title, values, how they are held)
 Tensor = tuple[str, np.ndarray, Affine]
@@ -39,9 +39,9 @@ def check_matplotlib() -> None:
         raise ConfigError("histograms need matplotlib: pip install 'lingeronnx[report]', or leave the plots out")
 
 
-def draw(
+def write_histograms(
     folder: Path,
-    planned: Planned,
+    planned: PlannedModel,
     worst_first: Sequence[RoundedOperator],
     outputs: Mapping[str, np.ndarray],
     number: int,
@@ -57,33 +57,39 @@ def draw(
             pages = [
                 tensor
                 for layer in chosen
-                for tensor in (_weights(planned, layer) if name == "weight" else _outputs(planned, layer, outputs))
+                for tensor in (
+                    _iter_weight_pages(planned, layer)
+                    if name == "weight"
+                    else _iter_output_pages(planned, layer, outputs)
+                )
             ]
-            _write(folder / f"{side}_{name}_hist_result.pdf", pages)
+            _write_pdf(folder / f"{side}_{name}_hist_result.pdf", pages)
 
 
-def _weights(planned: Planned, layer: RoundedOperator) -> Iterator[Tensor]:
+def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterator[Tensor]:
     for node, op in planned.parts.nodes:
         if node.name in layer.weight.weights:
             for index in op.parameters(node):
-                q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
+                q, values = planned.plan.tensors.get(ir.input_name(node, index)), get_weight_values(node, index)
                 if q is not None and values is not None:
-                    yield f"{layer.op_type} {layer.name}: {ir.read_name(node, index)}", np.asarray(values), q
+                    yield f"{layer.op_type} {layer.name}: {ir.input_name(node, index)}", np.asarray(values), q
 
 
-def _outputs(planned: Planned, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]) -> Iterator[Tensor]:
+def _iter_output_pages(
+    planned: PlannedModel, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]
+) -> Iterator[Tensor]:
     for name in sorted(layer.activation.tensors):
         if name in outputs:
             yield f"{layer.op_type} {layer.name}: {name}", outputs[name], planned.plan.tensors[name]
 
 
-def cut_off(values: np.ndarray, q: Affine) -> float:
+def clipped_share(values: np.ndarray, q: Affine) -> float:
     """Return the share of `values` that the grid does not reach, by more than half a step."""
     counts = q.counts(values) + q.centre(values.shape)
     return float(np.mean((counts < q.low - 0.5) | (counts >= q.high + 0.5))) if values.size else 0.0
 
 
-def figure(title: str, values: np.ndarray, q: Affine) -> Figure:
+def plot_histogram(title: str, values: np.ndarray, q: Affine) -> Figure:
     """Return a matplotlib figure of one tensor: in real units, or with a scale for each channel in counts."""
     from matplotlib.figure import Figure
 
@@ -99,7 +105,7 @@ def figure(title: str, values: np.ndarray, q: Affine) -> Figure:
     left, right = left - room, right + room
     first, last = max(low, np.ceil(left / step) * step), min(high, right)
     lines = np.arange(first, last + step / 2, step)
-    if len(lines) <= _SEEN:
+    if len(lines) <= _MAX_GRID_LINES:
         axes.vlines(lines, 0, 1, transform=axes.get_xaxis_transform(), color="#cccccc", linewidth=0.4, zorder=1)
     for end, far in ((low, left), (high, right)):
         if left < end < right:
@@ -112,7 +118,10 @@ def figure(title: str, values: np.ndarray, q: Affine) -> Figure:
     axes.text(
         0.99,
         0.97,
-        f"{q.bits} bits, step {step:.4g}, holds {low:.4g} to {high:.4g}\n{100 * cut_off(values, q):.3g} % cut off",
+        (
+            f"{q.bits} bits, step {step:.4g}, holds {low:.4g} to {high:.4g}\n{100 * clipped_share(values, q):.3g} % "
+            "cut off"
+        ),
         transform=axes.transAxes,
         ha="right",
         va="top",
@@ -123,9 +132,9 @@ def figure(title: str, values: np.ndarray, q: Affine) -> Figure:
     return page
 
 
-def _write(path: Path, pages: Sequence[Tensor]) -> None:
+def _write_pdf(path: Path, pages: Sequence[Tensor]) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
-    with replacing(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pdf:
+    with replace_file(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pdf:
         for title, values, q in pages:
-            pdf.savefig(figure(title, values, q))
+            pdf.savefig(plot_histogram(title, values, q))

@@ -16,18 +16,26 @@ from operator import or_
 import numpy as np
 
 from ...errors import ConfigError
-from ...flow import Planned
-from ...flow.prepare.selectors import select
+from ...flow import PlannedModel
+from ...flow.prepare.selectors import select_nodes
 from ...formats import QUANT
 from ...graph import ir
-from ...ops import Op, parameter_values, with_parameter
-from ...ops.macs import macs
+from ...ops import Op, get_weight_values, replace_weight_values
+from ...ops.macs import count_macs
 from ...plan import Affine
 from ...targets import Target
-from .kernels import FINE, kernels
+from .kernels import FINE_BITS, build_integer_operators
 from .trial import RoundableModel, RoundedSet
 
-__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding", "under_options", "widths"]
+__all__ = [
+    "RoundedOperator",
+    "apply_options",
+    "build_roundable_model",
+    "format_option",
+    "list_rounded_operators",
+    "restored_by_options",
+    "weight_bits_by_operator",
+]
 
 
 @dataclass(frozen=True)
@@ -61,25 +69,25 @@ class RoundedOperator:
         return self.weight | self.activation
 
 
-def layers(planned: Planned) -> list[RoundedOperator]:
+def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
     """Return the operators, in graph order."""
-    users = {str(node.name): node for node in ir.all_nodes(planned.original.graph)}
+    users = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
     held = planned.plan.tensors
     own = [(node, op) for node, op in planned.parts.nodes if not (op.moves or op.keeps)]
-    operators = _begins(planned)
+    operators = _list_input_quantizers(planned)
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in own:
-        groups.setdefault(ir.origin(node), []).append((node, op))
+        groups.setdefault(ir.origin_name(node), []).append((node, op))
     for name, members in groups.items():
         written = [str(node.outputs[index].name) for node, op in members for index in op.results(node)]
         tensors = frozenset(name for name in written if name in held)
         weights = frozenset(
             str(node.name)
             for node, op in members
-            if any(ir.read_name(node, index) in held for index in op.parameters(node))
+            if any(ir.input_name(node, index) in held for index in op.parameters(node))
         )
         user = users.get(name)
-        selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
+        selector = _find_selector(planned, [name, *(ir.output_name(node) for node, _ in members)])
         kind = members[-1][0].op_type if user is None else user.op_type
         operators.append(
             RoundedOperator(
@@ -88,24 +96,24 @@ def layers(planned: Planned) -> list[RoundedOperator]:
                 RoundedSet(tensors=tensors),
                 RoundedSet(weights=weights),
                 selector,
-                sum(macs(node) for node, _ in members),
+                sum(count_macs(node) for node, _ in members),
             )
         )
     return [layer for layer in operators if layer.whole != RoundedSet()]
 
 
-def widths(planned: Planned) -> dict[str, int]:
+def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
     """Return {operator of the user's: bits of its weights}, of those that have some; the most where they differ."""
     found: dict[str, int] = {}
     for node, op in planned.parts.nodes:
-        names = [ir.read_name(node, index) for index in op.parameters(node)]
+        names = [ir.input_name(node, index) for index in op.parameters(node)]
         for name in (name for name in names if name in planned.plan.tensors):
-            layer = ir.origin(node)
+            layer = ir.origin_name(node)
             found[layer] = max(found.get(layer, 0), planned.plan.tensors[name].bits)
     return found
 
 
-def _begins(planned: Planned) -> list[RoundedOperator]:
+def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
     """Return an entry for every tensor that comes from the host and is made integers."""
     written = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
     names = [n for n in planned.parts.activations if n not in written and n in planned.plan.tensors]
@@ -114,17 +122,17 @@ def _begins(planned: Planned) -> list[RoundedOperator]:
     ]
 
 
-def _selector(planned: Planned, names: Sequence[str]) -> str:
+def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
     for name in names:
         try:
-            select(planned.original, name)
+            select_nodes(planned.original, name)
         except ConfigError:
             continue
         return name
     return ""
 
 
-def option(layer: RoundedOperator, target: Target) -> str:
+def format_option(layer: RoundedOperator, target: Target) -> str:
     """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
     wide = max(target.bits)
     if not layer.selector and layer.op_type != QUANT.name:
@@ -135,7 +143,9 @@ def option(layer: RoundedOperator, target: Target) -> str:
     return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
 
 
-def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]) -> RoundedSet:
+def restored_by_options(
+    planned: PlannedModel, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]
+) -> RoundedSet:
     """Return what the options of `taken` leave out of the rounding of `every`; nothing where they change nothing.
 
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
@@ -150,40 +160,47 @@ def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequen
     return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
-def under_options(planned: Planned, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]) -> RoundedSet:
+def apply_options(
+    planned: PlannedModel, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]
+) -> RoundedSet:
     """Return how all of `every` is rounded with the options of `taken`: these in 16 bits, or left out."""
     whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
     if max(planned.target.bits) <= 8:
-        return whole - given_back(planned, taken, every)
+        return whole - restored_by_options(planned, taken, every)
     return replace(whole, wide=frozenset(name for x in taken for name in x.whole.tensors | x.whole.weights))
 
 
-def rounding(planned: Planned, operators: Sequence[RoundedOperator], outputs: Sequence[str]) -> RoundableModel:
+def build_roundable_model(
+    planned: PlannedModel, operators: Sequence[RoundedOperator], outputs: Sequence[str]
+) -> RoundableModel:
     """Return how all of `operators` are rounded under the plan."""
     plan, bits = planned.plan, max(planned.target.bits)
     tensors = {name: plan.tensors[name] for layer in operators for name in layer.activation.tensors}
     wanted = {name for layer in operators for name in layer.weight.weights}
     nodes = [(node, op) for node, op in planned.parts.nodes if node.name in wanted]
-    weights = {str(node.name): _rounded(planned, node, op) for node, op in nodes}
+    weights = {str(node.name): _rounded_constants(planned, node, op) for node, op in nodes}
     content = ir.to_bytes(planned.graph)
-    fine = {name: _calibrated(planned, name, plan.tensors[name], FINE) for name in planned.parts.activations}
+    fine = {
+        name: _widened_activation_qparams(planned, name, plan.tensors[name], FINE_BITS)
+        for name in planned.parts.activations
+    }
     if bits <= 8:
-        in_integers = kernels(planned, tensors, fine, {})
+        in_integers = build_integer_operators(planned, tensors, fine, {})
         return RoundableModel(content, tuple(outputs), tensors, weights, kernels=in_integers)
-    wide = {name: _calibrated(planned, name, q, bits) for name, q in tensors.items()}
-    finer = {str(node.name): _rounded(planned, node, op, bits) for node, op in nodes}
-    held = fine | {name: q for node, op in nodes for name, q in _finer(planned, node, op, bits)}
-    in_integers = kernels(planned, tensors, fine, held)
+    wide = {name: _widened_activation_qparams(planned, name, q, bits) for name, q in tensors.items()}
+    finer = {str(node.name): _rounded_constants(planned, node, op, bits) for node, op in nodes}
+    held = fine | {name: q for node, op in nodes for name, q in _iter_widened_weights(planned, node, op, bits)}
+    in_integers = build_integer_operators(planned, tensors, fine, held)
     return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer, in_integers)
 
 
-def _calibrated(planned: Planned, name: str, q: Affine, bits: int) -> Affine:
+def _widened_activation_qparams(planned: PlannedModel, name: str, q: Affine, bits: int) -> Affine:
     """Return how a tensor is held in more bits: all that was seen of it fits then."""
     stats = planned.basis.stats.get(name)
-    return _wider(q, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
+    return _widen_qparams(q, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
 
 
-def _wider(q: Affine, bits: int, low: float, high: float) -> Affine:
+def _widen_qparams(q: Affine, bits: int, low: float, high: float) -> Affine:
     """Return the same in more bits, of which some go to what lies beyond its range, so that [low, high] fits.
 
     A scale of few bits may cut off rare values; one of 16 need not.
@@ -194,25 +211,25 @@ def _wider(q: Affine, bits: int, low: float, high: float) -> Affine:
     return q.changed(q.scales * times, max(bits, q.bits), np.rint(q.zero_points * times).astype(np.int64))
 
 
-def _finer(planned: Planned, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:
+def _iter_widened_weights(planned: PlannedModel, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:
     """Yield the weights of `node` by name, and how each is held in more bits."""
     for index in op.parameters(node):
-        name = ir.read_name(node, index)
-        q, values = planned.plan.tensors.get(name), parameter_values(node, index)
+        name = ir.input_name(node, index)
+        q, values = planned.plan.tensors.get(name), get_weight_values(node, index)
         if q is not None and values is not None:
             wide = np.asarray(values, np.float64)
-            yield name, _wider(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0)))
+            yield name, _widen_qparams(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0)))
 
 
-def _rounded(planned: Planned, node: ir.Node, op: Op, bits: int = 0) -> Mapping[str, np.ndarray]:
+def _rounded_constants(planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0) -> Mapping[str, np.ndarray]:
     """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
     constants: dict[str, np.ndarray] = {}
-    finer = dict(_finer(planned, node, op, bits)) if bits else planned.plan.tensors
+    finer = dict(_iter_widened_weights(planned, node, op, bits)) if bits else planned.plan.tensors
     for index in op.parameters(node):
-        q, values = finer.get(ir.read_name(node, index)), parameter_values(node, index)
+        q, values = finer.get(ir.input_name(node, index)), get_weight_values(node, index)
         if q is not None and values is not None:
             on_grid = q.on_grid(np.asarray(values, np.float64))
             constants.update(
-                {ir.read_name(node, i): array for i, array in with_parameter(node, index, on_grid).items()}
+                {ir.input_name(node, i): array for i, array in replace_weight_values(node, index, on_grid).items()}
             )
     return constants

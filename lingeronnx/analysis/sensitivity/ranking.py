@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...files import write_text
-from ..stats.output_measures import falls, unit
-from .page import page
+from ..stats.output_measures import is_lower_better, metric_unit
+from .page import render_sensitivity_page
 
-__all__ = ["Advice", "Ranked", "Sensitivity"]
+__all__ = ["RankedTrial", "Sensitivity", "SkipAdvice"]
 
-_ENOUGH = 0.8  # of what the longest advice gives back: a longer one is not worth its options
+_MIN_GAIN_SHARE = 0.8  # of what the longest advice gives back: a longer one is not worth its options
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedTrial:
     """One trial: the operator, what of it is rounded ("weight", "activation", "both"), and a value for every metric."""
 
     name: str
@@ -29,7 +29,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Advice:
+class SkipAdvice:
     """What is predicted for leaving operators out: the options of `quantize`, and the value with them."""
 
     operators: tuple[str, ...]
@@ -49,12 +49,12 @@ class Sensitivity:
     {operator: bits of its weights}, of those that have some.
     """
 
-    ranking: Sequence[Ranked]
+    ranking: Sequence[RankedTrial]
     metrics: Sequence[str]
     advised_by: str
     exact: float
     quantized: float
-    advice: Sequence[Advice]
+    advice: Sequence[SkipAdvice]
     samples: int
     macs: int
     whole: int
@@ -69,18 +69,18 @@ class Sensitivity:
         return [[row.name, row.kind, row.op_type, *row.values] for row in self.ranking]
 
     @property
-    def best(self) -> Advice | None:
+    def best(self) -> SkipAdvice | None:
         """The shortest advice that gives most of what the best gives back; None where none gives what is worth it."""
         most = max((self.gain(advice) for advice in self.advice), default=0.0)
         worth = most > 0 and most >= self.least
-        return next((a for a in self.advice if worth and self.gain(a) >= max(_ENOUGH * most, self.least)), None)
+        return next((a for a in self.advice if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.least)), None)
 
-    def gain(self, advice: Advice) -> float:
+    def gain(self, advice: SkipAdvice) -> float:
         """Return by how much the advice is better than everything rounded, in the metric's unit."""
         if advice.value == self.quantized:  # infinite ones, too
             return 0.0
         gained = advice.value - self.quantized
-        return -gained if falls(self.advised_by) else gained
+        return -gained if is_lower_better(self.advised_by) else gained
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write sensitive_ops.txt, .json and .html; in the second a value that is not finite is null."""
@@ -91,7 +91,7 @@ class Sensitivity:
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
-        write_text(Path(folder) / "sensitive_ops.html", page(self.text(), rows))
+        write_text(Path(folder) / "sensitive_ops.html", render_sensitivity_page(self.text(), rows))
 
     def text(self, most: int | None = None) -> str:
         """Return the ranking, its first `most` rows, and the advice, as a table and lines.
@@ -106,7 +106,7 @@ class Sensitivity:
             rows = [[*row, str(self.weight_bits.get(row[0], "-"))] for row in rows]
         left = len(self.ranking) - len(rows)
         more = [f"({left} more, see sensitive_ops.txt)"] if left else []
-        return "\n".join([*_columns([heads, *rows], (0, 1, 2)), *more, "", *self._advice()])
+        return "\n".join([*_format_columns([heads, *rows], (0, 1, 2)), *more, "", *self._advice()])
 
     def _advice(self) -> list[str]:
         """Return the lines on what to do."""
@@ -131,7 +131,7 @@ class Sensitivity:
             for there, advice in zip(before, self.advice, strict=False)
         ]
         lines += ["predicted for the most sensitive left out together, each with the options above it:", ""]
-        lines += [*_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
+        lines += [*_format_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
         if self.best is None:
             return [*lines, *self._why()]
         words = " ".join(self.best.options)
@@ -148,10 +148,10 @@ class Sensitivity:
         return [f"no layer left in float helps{least}; compare says why: {said}"]
 
     def _value(self, value: float) -> str:
-        return f"{value:.4g} {unit(self.advised_by)}".rstrip()
+        return f"{value:.4g} {metric_unit(self.advised_by)}".rstrip()
 
 
-def _columns(rows: Sequence[Sequence[str]], flush: Collection[int]) -> list[str]:
+def _format_columns(rows: Sequence[Sequence[str]], flush: Collection[int]) -> list[str]:
     """Return the rows as lines of columns: those of `flush` at their left ends, the others, numbers, at their right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 

@@ -21,29 +21,37 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from ...errors import ConfigError, DataError, nearest
-from ...flow import Planned, need_data, need_scales, plan_for, prepare
+from ...errors import ConfigError, DataError, suggest_nearest
+from ...flow import PlannedModel, plan_model, prepare_model, require_calibrated_scales, require_data
 from ...graph import ir
 from ...plan import Plan
 from ...run.data import Data, Progress
-from ...run.streaming import unrolled
-from ..stats.output_measures import canonical, chosen_output, unit, worse_first
-from .journal import COMMAND, Journal, Ways, hashed
+from ...run.streaming import unroll_calls
+from ..stats.output_measures import metric_unit, normalize_metric_name, resolve_output, worst_first_key
+from .journal import CLI_HINTS, Journal, ResumeHints, hash_parts
 from .layer_histograms import check_matplotlib
-from .layers import RoundedOperator, given_back, layers, option, rounding, under_options, widths
-from .ranking import Advice, Ranked, Sensitivity
+from .layers import (
+    RoundedOperator,
+    apply_options,
+    build_roundable_model,
+    format_option,
+    list_rounded_operators,
+    restored_by_options,
+    weight_bits_by_operator,
+)
+from .ranking import RankedTrial, Sensitivity, SkipAdvice
 from .trial import RoundedSet
 from .trial_runs import TrialRuns
 
-__all__ = ["JOURNAL", "evaluation_data", "sensitivity"]
+__all__ = ["JOURNAL_FILE", "load_evaluation_data", "sensitivity"]
 
-JOURNAL = "sensitivity.jsonl"
-KINDS = ("both", "weight", "activation", "all")
+JOURNAL_FILE = "sensitivity.jsonl"
+TRIAL_KINDS = ("both", "weight", "activation", "all")
 
 _MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
-_FIRST = (1, 2, 3, 5, 8)  # how many of the worst are left out together
-_SHARE = 0.25  # of the multiply-accumulates that an advice may leave in float
-_LEAST = {"dB": 0.5, "%": 0.25}  # that an advice must give back
+_ADVICE_SIZES = (1, 2, 3, 5, 8)  # how many of the worst are left out together
+_MAX_FLOAT_MAC_SHARE = 0.25  # of the multiply-accumulates that an advice may leave in float
+_MIN_GAIN_BY_UNIT = {"dB": 0.5, "%": 0.25}  # that an advice must give back
 
 Function = Callable[..., float]
 
@@ -64,13 +72,13 @@ def sensitivity(
     order: str | None = None,
     output: str | None = None,
     min_gain: float | None = None,
-    max_float_macs: float = _SHARE,
+    max_float_macs: float = _MAX_FLOAT_MAC_SHARE,
     function: Function | None = None,
     plan: Plan | None = None,
     resume: bool = False,
     plots: int = 0,
-    journal: str = JOURNAL,
-    ways: Ways = COMMAND,
+    journal: str = JOURNAL_FILE,
+    ways: ResumeHints = CLI_HINTS,
     workers: int | None = None,
     cluster: str | None = None,
     progress: Progress | None = None,
@@ -96,19 +104,23 @@ def sensitivity(
         : as `cluster.spread`; each worker computes with one thread.
     Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
     """
-    metrics = _metrics(what, order, function, metric)
-    _check_given(calib, eval_data, function, plots, folder)
-    loaded = ir.opened(model)
-    planned = _planned(loaded, calib, plan, settings, progress)
-    outputs = _outputs(planned, output, function)
-    question = Question(metrics, what, all_but_one, order, function, outputs, least=min_gain, share=max_float_macs)
-    operators = layers(planned)
-    trials = _trials(operators, what)
-    data = evaluation_data(planned, calib, eval_data)
-    grids = rounding(planned, operators, question.outputs)
+    metrics = _resolve_metrics(what, order, function, metric)
+    _validate_arguments(calib, eval_data, function, plots, folder)
+    loaded = ir.as_model(model)
+    planned = _plan_for_sensitivity(loaded, calib, plan, settings, progress)
+    outputs = _resolve_outputs(planned, output, function)
+    question = SensitivityRequest(
+        metrics, what, all_but_one, order, function, outputs, least=min_gain, share=max_float_macs
+    )
+    operators = list_rounded_operators(planned)
+    trials = _list_trials(operators, what)
+    data = load_evaluation_data(planned, calib, eval_data)
+    grids = build_roundable_model(planned, operators, question.outputs)
     runs = TrialRuns(planned, grids, data, metrics, function, (workers, cluster), progress)
-    with Journal(None if folder is None else Path(folder) / journal, _header(runs, question), resume, ways) as results:
-        ranked = _ranked(runs, results, operators, trials, question)
+    with Journal(
+        None if folder is None else Path(folder) / journal, _journal_header(runs, question), resume, ways
+    ) as results:
+        ranked = _run_and_rank(runs, results, operators, trials, question)
     if plots and folder is not None:
         runs.draw(Path(folder), operators, ranked.ranking, plots)
     ranked = replace(ranked, ranking=ranked.ranking[::-1]) if reserve else ranked
@@ -118,7 +130,7 @@ def sensitivity(
 
 
 @dataclass(frozen=True)
-class Question:
+class SensitivityRequest:
     """What is asked of the operators: `sensitivity`'s arguments, checked.
 
     metrics : by their proper names. outputs : the graph outputs that are looked at. least, share : what an advice must
@@ -132,14 +144,14 @@ class Question:
     function: Function | None
     outputs: Sequence[str]
     least: float | None = None
-    share: float = _SHARE
+    share: float = _MAX_FLOAT_MAC_SHARE
 
     def worth(self, metric: str) -> float:
         """Return the gain that an advice must have by `metric`."""
-        return _LEAST.get(unit(metric), 0.0) if self.least is None else self.least
+        return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0) if self.least is None else self.least
 
 
-def _check_given(
+def _validate_arguments(
     calib: object,
     eval_data: object,
     function: Function | None,
@@ -154,14 +166,14 @@ def _check_given(
     if isinstance(calib if eval_data is None else eval_data, Iterator):
         raise DataError("the data are read more than once: pass a list or a function instead of a generator")
     if calib is None and eval_data is None and function is None:
-        raise ConfigError(f"{_NEED}; with a plan, --eval DATA will do")
+        raise ConfigError(f"{_DATA_REQUIRED}; with a plan, --eval DATA will do")
 
 
-def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
+def _journal_header(runs: TrialRuns, question: SensitivityRequest) -> dict[str, object]:
     """Return what the results depend on; a journal of something else is refused by these words."""
     planned, function = runs.planned, question.function
     return {
-        "model": hashed(ir.to_bytes(planned.original)),
+        "model": hash_parts(ir.to_bytes(planned.original)),
         "plan (calibration data, settings)": runs.key,
         "metric": list(question.metrics),
         "what": question.what,
@@ -169,48 +181,48 @@ def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
         "output": list(question.outputs),
         "samples of a block": runs.block,
         "limit": planned.conf.limit,
-        "function": None if function is None else _name(function),
-        "code of the function": None if function is None else hashed(_code(function)),
+        "function": None if function is None else _function_name(function),
+        "code of the function": None if function is None else hash_parts(_function_code_bytes(function)),
     }
 
 
-def _name(function: Function) -> str:
+def _function_name(function: Function) -> str:
     """Return what a function, or an object that is called, goes by."""
     known = function if hasattr(function, "__qualname__") else type(function)
     return f"{known.__module__}.{known.__qualname__}"
 
 
-def _code(function: Function) -> bytes:
+def _function_code_bytes(function: Function) -> bytes:
     """Return what a function does, as far as its own code and what is defined in it say; nothing of compiled ones."""
     called = getattr(function, "func", function)  # of a partial
     called = getattr(called, "__wrapped__", called)
     code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
-    return b"" if code is None else _bytes(code)
+    return b"" if code is None else _code_bytes(code)
 
 
-def _bytes(code: CodeType) -> bytes:
+def _code_bytes(code: CodeType) -> bytes:
     names = repr((code.co_names, code.co_varnames)).encode()
-    return b"\0".join([code.co_code, *map(_constant, code.co_consts), names])
+    return b"\0".join([code.co_code, *map(_constant_bytes, code.co_consts), names])
 
 
-def _constant(value: object) -> bytes:
+def _constant_bytes(value: object) -> bytes:
     if isinstance(value, frozenset):  # its order is another one in every process
-        return b"\0".join(sorted(map(_constant, value)))
-    return _bytes(value) if isinstance(value, CodeType) else repr(value).encode()
+        return b"\0".join(sorted(map(_constant_bytes, value)))
+    return _code_bytes(value) if isinstance(value, CodeType) else repr(value).encode()
 
 
-_NEED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+_DATA_REQUIRED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
 
 
-def _planned(
-    model: ir.Graph, calib: object, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
-) -> Planned:
+def _plan_for_sensitivity(
+    model: ir.Model, calib: object, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
+) -> PlannedModel:
     """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
-    need_data(_NEED, model, calib, plan)
-    prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
-    planned = plan_for(prepared, plan, progress)
+    require_data(_DATA_REQUIRED, model, calib, plan)
+    prepared = prepare_model(model, calib, settings.pop("config", None), settings, hold=False)
+    planned = plan_model(prepared, plan, progress)
     if plan is None:
-        need_scales(_NEED, model, planned.plan)
+        require_calibrated_scales(_DATA_REQUIRED, model, planned.plan)
     return planned
 
 
@@ -223,7 +235,7 @@ class OperatorTrial:
     setting: RoundedSet
 
 
-def _trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
+def _list_trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
     """Return the trials of all operators; ConfigError where there are none."""
     trials = [
         OperatorTrial(operator, kind, setting)
@@ -235,31 +247,33 @@ def _trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTri
     return trials
 
 
-def _ranked(
+def _run_and_rank(
     runs: TrialRuns,
     journal: Journal,
     operators: Sequence[RoundedOperator],
     trials: Sequence[OperatorTrial],
-    question: Question,
+    question: SensitivityRequest,
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
     target, but_one = runs.planned.target, question.all_but_one
     whole = reduce(or_, (operator.whole for operator in operators))
     settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
     ranked = runs.stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
-    keys = [worse_first(question.metrics[0], row[0], question.order) * (-1 if but_one else 1) for row in ranked.values]
+    keys = [
+        worst_first_key(question.metrics[0], row[0], question.order) * (-1 if but_one else 1) for row in ranked.values
+    ]
     order = sorted(range(len(trials)), key=keys.__getitem__)
     ranking = [
-        Ranked(trials[i].operator.name, trials[i].kind, trials[i].operator.op_type, tuple(ranked.values[i]))
+        RankedTrial(trials[i].operator.name, trials[i].kind, trials[i].operator.op_type, tuple(ranked.values[i]))
         for i in order
     ]
     worst = [trials[i].operator for i in order]
-    advised_by, tried = runs.accuracy(), _tried(runs.planned, operators, worst, question.share)
-    left = [under_options(runs.planned, taken, operators) for taken in tried]
+    advised_by, tried = runs.accuracy(), _advice_candidates(runs.planned, operators, worst, question.share)
+    left = [apply_options(runs.planned, taken, operators) for taken in tried]
     advised = runs.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
     exact, quantized, *others = (row[0] for row in advised.values)
     advice = [
-        Advice(tuple(operator.name for operator in taken), tuple(option(o, target) for o in taken), value)
+        SkipAdvice(tuple(operator.name for operator in taken), tuple(format_option(o, target) for o in taken), value)
         for taken, value in zip(tried, others, strict=True)
     ]
     found = Sensitivity(
@@ -275,32 +289,34 @@ def _ranked(
         for_chip=target.packs,
         notes=tuple(runs.notes),
         least=question.worth(advised_by),
-        weight_bits=widths(runs.planned),
+        weight_bits=weight_bits_by_operator(runs.planned),
     )
     return found if found.best is not None else replace(found, finding=runs.finding)
 
 
-def _metrics(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
+def _resolve_metrics(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
     """Return the metrics by their proper names, after checking the words a caller chooses."""
-    for name, value, known in (("what", what, KINDS), ("order", order, ("ascending", "descending", None))):
+    for name, value, known in (("what", what, TRIAL_KINDS), ("order", order, ("ascending", "descending", None))):
         if value not in known:
             words = [str(word) for word in known if word is not None]
-            raise ConfigError(f"{name} = '{value}'{nearest(str(value), words)}; it is one of {', '.join(words)}")
+            raise ConfigError(
+                f"{name} = '{value}'{suggest_nearest(str(value), words)}; it is one of {', '.join(words)}"
+            )
     if function is not None:
         if metric != "L1":
             raise ConfigError("metric and function: give one of the two")
         return ["value"]
-    return [canonical(name) for name in ([metric] if isinstance(metric, str) else metric)]
+    return [normalize_metric_name(name) for name in ([metric] if isinstance(metric, str) else metric)]
 
 
-def _outputs(planned: Planned, name: str | None, function: Function | None) -> list[str]:
+def _resolve_outputs(planned: PlannedModel, name: str | None, function: Function | None) -> list[str]:
     """Return the graph outputs that are looked at: `name`, default the first; all for a function of the user's."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
-    return outputs if function is not None else [chosen_output(name, outputs)]
+    return outputs if function is not None else [resolve_output(name, outputs)]
 
 
-def _tried(
-    planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
+def _advice_candidates(
+    planned: PlannedModel, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
 ) -> list[list[RoundedOperator]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then.
 
@@ -310,14 +326,14 @@ def _tried(
     left = share * sum(layer.macs for layer in every) if max(target.bits) <= 8 else math.inf
     able: list[RoundedOperator] = []
     for layer in dict.fromkeys(worst):
-        gives = option(layer, target) and given_back(planned, [layer], every) != RoundedSet()
+        gives = format_option(layer, target) and restored_by_options(planned, [layer], every) != RoundedSet()
         if gives and layer.macs <= left:
             able.append(layer)
             left -= layer.macs
-    return [able[:number] for number in _FIRST if number <= len(able)]
+    return [able[:number] for number in _ADVICE_SIZES if number <= len(able)]
 
 
-def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
+def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object) -> Data:
     """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
     source = calib if eval_data is None else eval_data
     if source is None:
@@ -325,5 +341,5 @@ def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     specs, conf = list(planned.data.inputs.values()), planned.conf
     fixed = dict(planned.data.fixed)
     if conf.state:
-        source, fixed = unrolled(planned.original, source, conf.state, fixed, limit=conf.limit).items, {}
+        source, fixed = unroll_calls(planned.original, source, conf.state, fixed, limit=conf.limit).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)

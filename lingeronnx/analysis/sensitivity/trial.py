@@ -21,13 +21,13 @@ from ...errors import ConfigError
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data
-from ...run.runners import input_specs
+from ...run.runners import get_input_specs
 from ...run.runners.segments import Segments
-from .kernels import Held, IntegerOperator, KernelRunner
+from .kernels import IntegerOperator, KernelRunner, VariantKey
 
 __all__ = ["BaseRun", "TrialEngine", "RoundableModel", "RoundedSet", "TrialModel"]
 
-_MEMORY = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
+_MAX_CACHE_BYTES = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TrialEngine:
     def __init__(self, rounding: RoundableModel) -> None:
         self._given = rounding
         model = ir.from_bytes(rounding.model)
-        self.inputs = {spec.name: spec for spec in input_specs(model)}
+        self.inputs = {spec.name: spec for spec in get_input_specs(model)}
         #: The outputs that are looked at.
         self.wanted = list(rounding.outputs)
         cuts = rounding.tensors.keys() | {name for node in rounding.kernels.values() for name in node.reads}
@@ -173,7 +173,7 @@ class TrialEngine:
                 changed.update((self._given.wide_weights if grid == "wide" else self._given.weights)[node])
         return self.segments.run(index, tensors, changed)
 
-    def _kernel(self, index: int, setting: RoundedSet) -> Held | None:
+    def _kernel(self, index: int, setting: RoundedSet) -> VariantKey | None:
         """Return how the tensors of a piece are held that is run by its kernel; None where it is computed in float."""
         name = self.segments.pieces[index].nodes[-1]
         node = self._given.kernels.get(name)
@@ -228,7 +228,7 @@ class TrialModel:
         key = digest.digest()
         if key not in self._kept:
             self._kept[key] = self._engine.base(self._base, part)
-            while len(self._kept) > 1 and sum(base.nbytes for base in self._kept.values()) > _MEMORY:
+            while len(self._kept) > 1 and sum(base.nbytes for base in self._kept.values()) > _MAX_CACHE_BYTES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._engine.outputs(self._setting, self._kept[key], part)

@@ -18,39 +18,39 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...flow import Planned
+from ...flow import PlannedModel
 from ...graph import ir
-from ...plan.synthetic import SYNTHETIC
-from ...run.cluster import spread
+from ...plan.synthetic_calibration import SYNTHETIC_WARNING
+from ...run.cluster import map_jobs
 from ...run.data import Batch, Data, Progress
-from ...run.metrics import called
+from ...run.metrics import call_user_function
 from ...run.runners.segments import Segments
-from ..compare.advice import advise
-from ..compare.join import Join
-from ..compare.sources import PlannedSource, source
-from ..stats.output_measures import Makers
+from ..compare.advice import diagnose
+from ..compare.join import TensorJoin
+from ..compare.sources import PlannedSource, open_source
+from ..stats.output_measures import MeasureFactory
 from ..stats.pair_measures import METRICS
-from .journal import Journal, hashed
-from .layer_histograms import draw
+from .journal import Journal, hash_parts
+from .layer_histograms import write_histograms
 from .layers import RoundedOperator
-from .ranking import Ranked
+from .ranking import RankedTrial
 from .trial import RoundableModel, RoundedSet, TrialEngine, TrialModel
 
-__all__ = ["BlockTrials", "Function", "TrialRuns", "block_of"]
+__all__ = ["BlockTrials", "Function", "TrialRuns", "choose_block_size"]
 
-_COMPARED = 32  # samples that a plan is compared on
-_MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
+_MAX_COMPARED_SAMPLES = 32  # samples that a plan is compared on
+_MAX_BLOCK_BYTES = 256 * 2**20  # bytes of a block's tensors that are kept
 
 #: What a user's evaluation function is.
 Function = Callable[..., float]
 
 
-def block_of(planned: Planned, segments: Segments) -> int:
+def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
     """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
     shown = {name for piece in segments.pieces for name in piece.outputs}
-    sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
+    sizes = [ir.get_shape(v) for v in ir.iter_values(planned.graph) if v.name in shown]
     sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
-    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.conf.batch))
+    return int(np.clip(_MAX_BLOCK_BYTES // max(sample, 1), 1, planned.conf.batch))
 
 
 @dataclass
@@ -67,7 +67,7 @@ class TrialRuns:
 
     def __init__(
         self,
-        planned: Planned,
+        planned: PlannedModel,
         given: RoundableModel,
         data: Data,
         names: Sequence[str],
@@ -81,15 +81,15 @@ class TrialRuns:
         segments = given.engine().segments
         self.macs = segments.macs
         #: Samples of a block.
-        self.block = block_of(planned, segments)
-        self.key = hashed(given.model, planned.plan.content)
+        self.block = choose_block_size(planned, segments)
+        self.key = hash_parts(given.model, planned.plan.content)
         self._labels_are_classes: bool | None = None
 
     @property
     def notes(self) -> Sequence[str]:
         """What a user should know of the data and the plan."""
         notes = list(self._data.notes)
-        notes += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
+        notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if self.planned.conf.effort == "fast":
             notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return notes
@@ -97,17 +97,19 @@ class TrialRuns:
     @property
     def finding(self) -> str:
         """What `compare` finds first in the plan, computed in float, on one block; "" for nothing."""
-        feeds, _ = next(self._data.batches(min(self.block, _COMPARED)))
+        feeds, _ = next(self._data.batches(min(self.block, _MAX_COMPARED_SAMPLES)))
         try:
-            join = Join(source(self.planned.original), PlannedSource(self.planned.graph, self.planned.plan))
+            join = TensorJoin(open_source(self.planned.original), PlannedSource(self.planned.graph, self.planned.plan))
             join.add(feeds)
-            found = advise(join, feeds)
+            found = diagnose(join, feeds)
         except DataError:  # nothing in common: the outputs have other names
             return ""
         told = [f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}" for f in found[:1]]
         return "".join(told)
 
-    def draw(self, folder: Path, every: Sequence[RoundedOperator], worst_first: Sequence[Ranked], number: int) -> None:
+    def draw(
+        self, folder: Path, every: Sequence[RoundedOperator], worst_first: Sequence[RankedTrial], number: int
+    ) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""
         engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
         feeds, _ = next(self._data.batches(self.block))
@@ -117,7 +119,7 @@ class TrialRuns:
             for name in self._given.tensors
             if name in runs[0]
         }
-        draw(
+        write_histograms(
             folder,
             self.planned,
             [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
@@ -136,7 +138,7 @@ class TrialRuns:
         """Run the trials `settings`, but for those whose results `journal` has."""
         if self._function is not None:
             return self._by_function(journal, part, base, settings)
-        makers = Makers(names)
+        makers = MeasureFactory(names)
         total = [makers() for _ in settings]
         done = TrialValues([], 0, 0)
 
@@ -150,7 +152,7 @@ class TrialRuns:
 
         digests: deque[str] = deque()
         job = BlockTrials(self._given, base, tuple(settings), tuple(names))
-        for trial_result in spread(job, self._left(journal, part, take, digests), *self._place):
+        for trial_result in map_jobs(job, self._left(journal, part, take, digests), *self._place):
             record = {"part": part, "data": digests.popleft(), **trial_result}
             journal.add(record)
             take(record)
@@ -168,7 +170,7 @@ class TrialRuns:
                 self._labels_are_classes = (
                     labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
                 )
-            digest = hashed(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
+            digest = hash_parts(*(x for n in sorted(feeds) for x in _array_bytes(feeds[n])), *_array_bytes(labels))
             record = next(old, None)
             if record is None:
                 digests.append(digest)
@@ -188,7 +190,7 @@ class TrialRuns:
             done = TrialValues([[float(record["value"])] for record in journal.records(part)], 0, 0)
         assert self._function is not None
         job = FunctionTrials(self._given, base, self._function)
-        for value in spread(job, settings[len(done.values) :], *self._place):
+        for value in map_jobs(job, settings[len(done.values) :], *self._place):
             journal.add({"part": part, "value": value})
             done.values.append([value])
             if self._progress is not None:
@@ -196,7 +198,7 @@ class TrialRuns:
         return done
 
 
-def _raw(array: object) -> tuple[bytes, ...]:
+def _array_bytes(array: object) -> tuple[bytes, ...]:
     if array is None:
         return ()
     array = np.ascontiguousarray(array)
@@ -214,9 +216,9 @@ class BlockTrials:
 
     def start(self) -> Callable[[Batch], dict[str, Any]]:
         """Return what runs all trials on one block."""
-        return partial(self._block, self.rounding.engine(), Makers(self.metrics))
+        return partial(self._block, self.rounding.engine(), MeasureFactory(self.metrics))
 
-    def _block(self, engine: TrialEngine, makers: Makers, batch: Batch) -> dict[str, Any]:
+    def _block(self, engine: TrialEngine, makers: MeasureFactory, batch: Batch) -> dict[str, Any]:
         feeds, labels = batch
         (output,) = self.rounding.outputs
         total, count, engine.macs = [makers() for _ in self.settings], 0, 0
@@ -243,4 +245,4 @@ class FunctionTrials:
     def start(self) -> Callable[[RoundedSet], float]:
         """Return what calls it for one trial."""
         trials = TrialModel(self.rounding.engine(), self.base)
-        return lambda setting: called("the evaluation function", self.function, trials.under(setting))
+        return lambda setting: call_user_function("the evaluation function", self.function, trials.under(setting))

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["STILL", "ChannelSums", "axis_of", "laid"]
+__all__ = ["CONSTANT_TOLERANCE", "ChannelSums", "channel_axis", "move_channel_axis"]
 
 #: Of its size: by how much a channel may change and yet be called a constant; 8 bits show nothing of it.
-STILL = 1e-3
+CONSTANT_TOLERANCE = 1e-3
 
 
-def axis_of(rank: int) -> int | None:
+def channel_axis(rank: int) -> int | None:
     """Return the axis of the channels: 1, of sequences [N, T, C] the last; None where there is none."""
     return None if rank < 2 else 2 if rank == 3 else 1
 
 
-def laid(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
-    """Return a tensor with its channels where `axis_of` says; those that have a factor each are always on axis 1."""
+def move_channel_axis(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
+    """Return a tensor with its channels where `channel_axis` says.
+
+    Those that have a factor each are always on axis 1.
+    """
     return np.moveaxis(array, 1, 2) if array.ndim == 3 and len(factor) > 1 else array
 
 
@@ -35,7 +38,7 @@ class ChannelSums:
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
         """Take in a batch of both, of one shape, and of x as it is; what is not finite counts as zero."""
-        axis = axis_of(x.ndim)
+        axis = channel_axis(x.ndim)
         if axis is None or not x.size:
             return
         a, b = (np.nan_to_num(array.astype(np.float64), posinf=0.0, neginf=0.0) for array in (x, y))
@@ -103,7 +106,7 @@ class ChannelSums:
     def still(self) -> np.ndarray:
         """Which channels never change, or by less than 8 bits can show."""
         size = np.maximum(np.abs(self.least), np.abs(self.most))
-        return np.asarray(self.most - self.least <= STILL * size)
+        return np.asarray(self.most - self.least <= CONSTANT_TOLERANCE * size)
 
     @property
     def speaking(self) -> np.ndarray:

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BINS", "Histogram", "OccupiedBins"]
+__all__ = ["BINS", "Histogram", "NonzeroBins"]
 
 #: Points of the histograms that KL compares.
 BINS = 128
 
-_KEPT = 4096  # values up to which it is exact
-_FINE = 8192  # bins that are counted in beyond that
-_FINEST = -1040  # the exponent of their width for values that are all 0
+_MAX_EXACT_VALUES = 4096  # values up to which it is exact
+_BIN_COUNT = 8192  # bins that are counted in beyond that
+_MIN_EXPONENT = -1040  # the exponent of their width for values that are all 0
 
 
 @dataclass(frozen=True)
-class OccupiedBins:
+class NonzeroBins:
     """Bins that hold values: bin k counts those in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent).
 
     index : the bins k, int64 [n]. counts : of values in each, int64 [n].
@@ -45,9 +45,9 @@ class Histogram:
         self.count = 0
         self.zeros = 0  # how many are 0: what a Relu cuts off
         self._kept: list[np.ndarray] | None = []
-        self._exponent = _FINEST
+        self._exponent = _MIN_EXPONENT
         self._first = 0  # the number of the first bin: bin k counts [k, k+1) * 2**exponent
-        self._bins = np.zeros(_FINE, np.int64)
+        self._bins = np.zeros(_BIN_COUNT, np.int64)
 
     def add(self, values: np.ndarray) -> None:
         """Take in finite values, float64 [n]."""
@@ -56,7 +56,7 @@ class Histogram:
         self.count += values.size
         self.zeros += int(values.size - np.count_nonzero(values))
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-        if self._kept is not None and self.count <= _KEPT:
+        if self._kept is not None and self.count <= _MAX_EXACT_VALUES:
             self._kept.append(values)
             return
         self._cover()
@@ -97,12 +97,12 @@ class Histogram:
             histogram.add(np.array(state, np.float64))
             return histogram
         low, high, count, exponent, first, index, counts, *zeros = state  # the last is missing in older files
-        histogram = cls.of_bins(low, high, count, OccupiedBins(exponent, first, *np.array([index, counts], np.int64)))
+        histogram = cls.of_bins(low, high, count, NonzeroBins(exponent, first, *np.array([index, counts], np.int64)))
         histogram.zeros = zeros[0] if zeros else 0
         return histogram
 
     @classmethod
-    def of_bins(cls, low: float, high: float, count: int, bins: OccupiedBins) -> Histogram:
+    def of_bins(cls, low: float, high: float, count: int, bins: NonzeroBins) -> Histogram:
         """Return a histogram of `count` values from `low` to `high` that were counted in `bins`."""
         histogram = cls()
         histogram.low, histogram.high, histogram.count, histogram._kept = low, high, count, None
@@ -118,10 +118,10 @@ class Histogram:
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
 
     @property
-    def occupied(self) -> OccupiedBins:
+    def occupied(self) -> NonzeroBins:
         """The bins that hold any value; none as long as all values are kept."""
         index = np.flatnonzero(self._bins)
-        return OccupiedBins(self._exponent, self._first, index, self._bins[index])
+        return NonzeroBins(self._exponent, self._first, index, self._bins[index])
 
     def values(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the values in order, or 0 and the middles of the bins that hold some, and how many each stands for.
@@ -141,11 +141,11 @@ class Histogram:
         has fewer floats than bins to that number. [low, high] must hold all values.
         """
         if (values := self.kept) is not None:
-            return np.histogram(values, number, _widened(low, high, number))[0].astype(np.int64)
+            return np.histogram(values, number, _widen_range(low, high, number))[0].astype(np.int64)
         index = np.flatnonzero(self._bins)
         middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
         counted = np.histogram(
-            middles, number, _widened(low, high, number), weights=self._bins[index].astype(np.float64)
+            middles, number, _widen_range(low, high, number), weights=self._bins[index].astype(np.float64)
         )[0]
         return np.rint(counted).astype(np.int64)
 
@@ -156,7 +156,7 @@ class Histogram:
         integers make gaps of their own, and a value that moves a little moves a little of its count. Widened as `bins`.
         """
         places, weights = self.values()
-        low, high = _widened(low, high, number)
+        low, high = _widen_range(low, high, number)
         at = np.clip((places - low) * ((number - 1) / (high - low)), 0, number - 1)
         below = np.minimum(np.floor(at).astype(np.int64), number - 2)
         above = weights * (at - below)
@@ -182,12 +182,12 @@ class Histogram:
 
     def _count(self, values: np.ndarray) -> None:
         places = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
-        self._bins += np.bincount(places, minlength=_FINE)
+        self._bins += np.bincount(places, minlength=_BIN_COUNT)
 
     def _cover(self) -> None:
         """Make the bins those that the range asks for; a range that grows joins neighbours."""
-        exponent = _exponent(self.low, self.high)
-        first = _floor(self.low, exponent)
+        exponent = _bin_exponent(self.low, self.high)
+        first = _bin_index(self.low, exponent)
         if (exponent, first) == (self._exponent, self._first):
             return
         index = np.flatnonzero(self._bins)
@@ -196,7 +196,7 @@ class Histogram:
         self._bins, self._first, self._exponent = moved, first, exponent
 
 
-def _widened(low: float, high: float, number: int) -> tuple[float, float]:
+def _widen_range(low: float, high: float, number: int) -> tuple[float, float]:
     """Return the range, or one around it where it is nothing, or has fewer floats than bins."""
     if high <= low:
         low, high = low - 0.5, high + 0.5
@@ -204,18 +204,18 @@ def _widened(low: float, high: float, number: int) -> tuple[float, float]:
     return (low, high) if high - low >= finest else (low - finest, high + finest)
 
 
-def _floor(value: float, exponent: int) -> int:
+def _bin_index(value: float, exponent: int) -> int:
     return math.floor(math.ldexp(value, -exponent))
 
 
-def _exponent(low: float, high: float) -> int:
+def _bin_exponent(low: float, high: float) -> int:
     """Return the least e for which bins of width 2**e cover [low, high], with numbers of 52 bits."""
     reach = max(abs(low), abs(high))
     if reach == 0:
-        return _FINEST
+        return _MIN_EXPONENT
     exponent = math.frexp(reach)[1] - 52
     if high > low:
-        exponent = max(exponent, math.frexp(high - low)[1] - _FINE.bit_length())
-    while _floor(high, exponent) - _floor(low, exponent) >= _FINE:
+        exponent = max(exponent, math.frexp(high - low)[1] - _BIN_COUNT.bit_length())
+    while _bin_index(high, exponent) - _bin_index(low, exponent) >= _BIN_COUNT:
         exponent += 1
     return exponent

@@ -12,16 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, nearest
-from ...run.metrics import metric
-from .pair_measures import FALLING, METRICS, PairMeasures
+from ...errors import ConfigError, DataError, suggest_nearest
+from ...run.metrics import resolve_metric
+from .pair_measures import LOWER_IS_BETTER, METRICS, PairMeasures
 
-__all__ = ["Makers", "Measures", "canonical", "chosen_output", "falls", "unit", "worse_first"]
+__all__ = [
+    "MeasureFactory",
+    "Measures",
+    "is_lower_better",
+    "metric_unit",
+    "normalize_metric_name",
+    "resolve_output",
+    "worst_first_key",
+]
 
 _ACCURACY = ("top1", "top5")
 
 
-def canonical(name: str) -> str:
+def normalize_metric_name(name: str) -> str:
     """Return the name of a metric as tables have it; ConfigError for an unknown one."""
     known = {other.casefold(): other for other in (*METRICS, *_ACCURACY)}
     if name.casefold() in known:
@@ -29,35 +37,38 @@ def canonical(name: str) -> str:
     if ":" in name:
         return name
     raise ConfigError(
-        f"unknown metric '{name}'{nearest(name.casefold(), known)}; known: {', '.join(known.values())}, module:function"
+        f"unknown metric '{name}'{suggest_nearest(name.casefold(), known)}; known: {', '.join(known.values())}, "
+        "module:function"
     )
 
 
-def falls(name: str) -> bool:
+def is_lower_better(name: str) -> bool:
     """Whether a larger value is a worse one."""
-    return name in FALLING
+    return name in LOWER_IS_BETTER
 
 
-def unit(name: str) -> str:
+def metric_unit(name: str) -> str:
     """Return what the values are in: "%", "dB" or nothing."""
     return "%" if name in _ACCURACY else "dB" if name == "SQNR" else ""
 
 
-def chosen_output(name: str | None, outputs: Iterable[str]) -> str:
+def resolve_output(name: str | None, outputs: Iterable[str]) -> str:
     """Return `name`, default the first of a model's `outputs`; ConfigError where they have no such."""
     known = list(outputs)
     if name is not None and name not in known:
-        raise ConfigError(f"the model has no output '{name}'{nearest(name, known)}; outputs are {', '.join(known)}")
+        raise ConfigError(
+            f"the model has no output '{name}'{suggest_nearest(name, known)}; outputs are {', '.join(known)}"
+        )
     return known[0] if name is None else name
 
 
-class Makers:
+class MeasureFactory:
     """Makes measures of the metrics `names`; a user's functions are loaded once."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = [canonical(name) for name in names]
+        self.names = [normalize_metric_name(name) for name in names]
         self.with_labels: dict[str, Callable[[], Any]] = {
-            name: metric(name)[0] for name in self.names if name not in METRICS
+            name: resolve_metric(name)[0] for name in self.names if name not in METRICS
         }
         self.histograms = "KL" in self.names
 
@@ -69,7 +80,7 @@ class Makers:
 class Measures:
     """Metrics of one output over all batches."""
 
-    def __init__(self, makers: Makers) -> None:
+    def __init__(self, makers: MeasureFactory) -> None:
         self._of = makers
         self._pair = PairMeasures()
         self._own = {name: make() for name, make in makers.with_labels.items()}
@@ -105,12 +116,12 @@ class Measures:
         ]
 
 
-def worse_first(name: str, value: float, order: str | None) -> float:
+def worst_first_key(name: str, value: float, order: str | None) -> float:
     """Return a key that sorts the worst value first; nan is the worst.
 
     order : "ascending" or "descending", which of the values of a function of the user's is the worst first.
     """
     if math.isnan(value):
         return -math.inf
-    descending = falls(name) if order is None else order == "descending"
+    descending = is_lower_better(name) if order is None else order == "descending"
     return -value if descending else value

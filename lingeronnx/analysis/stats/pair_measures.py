@@ -24,20 +24,20 @@ from typing import Any
 
 import numpy as np
 
-from ...run.metrics import decibel
+from ...run.metrics import ratio_db
 from .distribution import Distribution
 from .stored_form import StoredForm
 
-__all__ = ["EMPTY", "FALLING", "METRICS", "PairMeasures", "divergence"]
+__all__ = ["LOWER_IS_BETTER", "METRICS", "MIN_PROBABILITY", "PairMeasures", "kl_divergence"]
 
 #: The least share that a bin counts as.
-EMPTY = 1e-12
+MIN_PROBABILITY = 1e-12
 
 #: The measures of agreement, as tables call them -> the attribute of `PairMeasures`.
 METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
 
 #: Those of them that are the larger the worse; the others rise with agreement.
-FALLING = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
+LOWER_IS_BETTER = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
 
 _CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
 _LARGEST = float(np.finfo(np.float32).max)
@@ -124,7 +124,7 @@ class PairMeasures:
         off = np.abs(gap)
         self._sums += (np.square(a).sum(), np.square(b).sum(), (a * b).sum(), np.square(gap).sum(), off.sum())
         self.atol = max(self.atol, float(off.max()))
-        self.rtol = max(self.rtol, _rtol(a, off))
+        self.rtol = max(self.rtol, _max_relative_error(a, off))
 
     def _place(self, wanted: np.ndarray, counts: np.ndarray) -> None:
         """Look where in the integers' range y lies, in counts, and where x ought to."""
@@ -181,7 +181,7 @@ class PairMeasures:
     @property
     def sqnr(self) -> float:
         """In dB; infinite where both are equal, minus infinity where x alone is all zero."""
-        return decibel(float(self._sums[0]), float(self._sums[3]))
+        return ratio_db(float(self._sums[0]), float(self._sums[3]))
 
     @property
     def kl(self) -> float:
@@ -189,7 +189,7 @@ class PairMeasures:
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
-        return divergence(self.x.histogram.shares(low, high), self.y.histogram.shares(low, high))
+        return kl_divergence(self.x.histogram.shares(low, high), self.y.histogram.shares(low, high))
 
     def histograms(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the counts of x and y, int64 [number] each, over the union of both ranges."""
@@ -222,16 +222,16 @@ class PairMeasures:
         return {**values, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
 
 
-def _rtol(a: np.ndarray, off: np.ndarray) -> float:
+def _max_relative_error(a: np.ndarray, off: np.ndarray) -> float:
     """Return max off / |a|; the largest float32 where a is 0 and off is not, and for anything above it."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(off == 0, 0.0, off / np.abs(a))
     return float(min(ratio.max(initial=0.0), _LARGEST))
 
 
-def divergence(p: np.ndarray, q: np.ndarray) -> float:
+def kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
     """Return KL = sum p log(p/q) of two histograms of one shape; a share of 0 counts as 1e-12."""
     if not p.any() or not q.any():
         return 0.0
-    shares = [np.maximum(h / h.sum(), EMPTY) for h in (p, q)]
+    shares = [np.maximum(h / h.sum(), MIN_PROBABILITY) for h in (p, q)]
     return max(float(np.sum(shares[0] * np.log(shares[0] / shares[1]))), 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...plan import Affine
 
-__all__ = ["StoredForm", "fitting_factor"]
+__all__ = ["StoredForm", "matching_factors"]
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -34,8 +34,8 @@ class StoredForm:
 
         ValueError where a factor per channel does not fit.
         """
-        stored = _float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
-        return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
+        stored = _to_finite_float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
+        return stored if self.factor == (1.0,) else _to_finite_float32(stored / self.factors(array.ndim))
 
     def counts(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
@@ -61,13 +61,13 @@ class StoredForm:
         return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
 
 
-def fitting_factor(factor: Sequence[float], array: np.ndarray) -> tuple[float, ...]:
+def matching_factors(factor: Sequence[float], array: np.ndarray) -> tuple[float, ...]:
     """Return the factors of channels where `array` has as many on axis 1, else (1.0,): it was not multiplied."""
     fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
     return tuple(factor) if fits else (1.0,)
 
 
-def _float32(array: np.ndarray) -> np.ndarray:
+def _to_finite_float32(array: np.ndarray) -> np.ndarray:
     """Return `array` in float32; what is finite stays finite: an integer may stand for the lowest number and a bit."""
     sound = np.isfinite(array)
     return np.where(sound, np.clip(array, -_LARGEST, _LARGEST), array).astype(np.float32)

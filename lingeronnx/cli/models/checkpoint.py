@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 
 __all__ = ["checkpoint"]
 
@@ -14,13 +14,13 @@ _LAYOUTS = "asr|plain|torch|ub"
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx checkpoint old.pt -o new.pt --to plain",
         "lingeronnx checkpoint trained.pt -o fast.pt --from ub --to torch",
     )
 )
-@click.argument("checkpoint_file", metavar="IN.pt", type=PATH)
-@click.option("-o", "--output", type=PATH, required=True, metavar="OUT.pt", help="The file to write.")
+@click.argument("checkpoint_file", metavar="IN.pt", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, required=True, metavar="OUT.pt", help="The file to write.")
 @click.option(
     "--from", "layout", metavar=f"auto|{_LAYOUTS}", default="auto", help="The layout it is in.  [default: auto]"
 )
@@ -32,7 +32,7 @@ def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_jso
     asr: weight_x, weight_r, weight_p; plain: LSTMP, input_linearity and so on; torch: nn.LSTM with proj_size; ub:
     UBLSTMP with its two directions. Other tensors are passed on as they are. Nothing in the file is executed.
     """
-    check_target(output, [checkpoint_file])
+    check_output_path(output, [checkpoint_file])
     from ... import api
 
     done = api.convert_checkpoint(checkpoint_file, output, to, layout)

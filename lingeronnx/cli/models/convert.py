@@ -6,21 +6,21 @@ from pathlib import Path
 
 import click
 
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 
 __all__ = ["convert"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx convert model_quant.onnx -o model_linger.onnx --to linger",
         "lingeronnx convert exported.onnx -o for_packer.onnx --to thinker",
         "lingeronnx convert model_quant.onnx -o model_qdq.onnx --to qdq",
         "lingeronnx convert model_quant.onnx -o model_exact.onnx --to qdq --exact --functions",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="The file to write.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", required=True, help="The file to write.")
 @click.option("--to", metavar="thinker|linger|qdq|qoperator", required=True, help="The form to write.")
 @click.option("--platform", metavar="NAME", help="Of a model that another tool has quantized: what it is for.")
 @click.option("--exact", is_flag=True, help="With qdq: give the simulator's integers bit for bit; name what does not.")
@@ -41,7 +41,7 @@ def convert(
 
     A model that another tool has quantized is taken as well, its scales kept as far as the platform holds them.
     """
-    check_target(output, [model])
+    check_output_path(output, [model])
     from ... import api
 
     found = api.convert(model, to, platform, exact, functions)

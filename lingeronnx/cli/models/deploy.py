@@ -10,19 +10,19 @@ import click
 
 from ...targets import DEFAULT
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    examples,
-    folders_of_pictures,
-    inputs,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
+    input_options,
     json_option,
-    pairs,
-    pictures,
+    make_data_loader,
+    parse_pairs,
+    picture_options,
     print_json,
     progress_bar,
-    quantizing,
-    timing,
+    quantize_options,
+    timing_options,
 )
 from ..show import console_for, show_deployment
 
@@ -30,15 +30,15 @@ __all__ = ["deploy"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx deploy model.onnx --calib calib.npz -o board",
         "lingeronnx deploy model_quant.onnx --input test.npz -o board --try",
         f"lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform {DEFAULT} -o board",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
-@click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, metavar="DIR", required=True, help="New, or deployed to before.")
+@click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA_HELP}.")
 @click.option(
     "--input",
     "data",
@@ -61,11 +61,11 @@ __all__ = ["deploy"]
     is_flag=True,
     help="Compile the C program here with cc, run it on the samples and prove it against the simulator.",
 )
-@quantizing
-@timing
-@inputs
-@pictures
-@amounts
+@quantize_options
+@timing_options
+@input_options
+@picture_options
+@batch_options
 @json_option
 def deploy(
     model: Path,
@@ -87,7 +87,7 @@ def deploy(
     the whole graph and its parts, the packer's lines as a script, a C program that runs all parts, with a known-answer
     test, golden vectors, a README with the steps and a manifest with hashes. --try proves the program on this PC.
     """
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     with progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
@@ -97,9 +97,9 @@ def deploy(
             output,
             source(calib),
             data=source(data),
-            stem=_prefix(prefix),
+            stem=_check_prefix(prefix),
             samples=samples,
-            state=pairs("--state", state, "OUT=IN") or None,
+            state=parse_pairs("--state", state, "OUT=IN") or None,
             overrides=merge_overrides(overrides),
             packages=packages,
             attempt=attempt,
@@ -111,12 +111,12 @@ def deploy(
         print_json({"model": model, **done.to_dict()})
 
 
-def _prefix(name: str | None) -> str | None:
+def _check_prefix(name: str | None) -> str | None:
     """Return a name that C names can begin with, None for none given; ConfigError for another one."""
-    from ...deployment.board import c_stem
+    from ...deployment.deploy import is_valid_stem
     from ...errors import ConfigError
 
-    if name is not None and not c_stem(name):
+    if name is not None and not is_valid_stem(name):
         raise ConfigError(
             f"--prefix {name}: C names begin with it; give small letters, digits and single underscores, a letter "
             "first, and no name that means something else in C or in its tools, such as main"

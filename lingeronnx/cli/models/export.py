@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..show import console_for
 
 __all__ = ["export"]
@@ -17,14 +17,14 @@ Shape = tuple[str | None, tuple[int, ...], str]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx export net.py:model -o model.onnx --input-shape image=1,3,224,224",
         "lingeronnx export net.py:Net -o n.onnx --checkpoint best.pt --input-shape x=1,16,40 --dynamic-axes x=0:N,1:T",
         "lingeronnx export net.py:tagger -o tagger.onnx --input-shape ids=1,32:int64 --opset 13 --output-name logits",
     )
 )
 @click.argument("model", metavar="FILE.py:NAME")
-@click.option("-o", "--output", type=PATH, required=True, metavar="OUT", help="The ONNX file to write.")
+@click.option("-o", "--output", type=PATH_TYPE, required=True, metavar="OUT", help="The ONNX file to write.")
 @click.option(
     "--input-shape",
     "shapes",
@@ -46,7 +46,9 @@ Shape = tuple[str | None, tuple[int, ...], str]
     type=click.Choice(["dynamo", "torchscript"]),
     help="Which of torch's exporters.  [default: dynamo; below opset 18 torchscript]",
 )
-@click.option("--checkpoint", type=PATH, metavar="FILE", help="Load these weights first (tensors only, no pickles).")
+@click.option(
+    "--checkpoint", type=PATH_TYPE, metavar="FILE", help="Load these weights first (tensors only, no pickles)."
+)
 @click.option("--scopes/--no-scopes", default=True, help="Node names tell the module path.  [default: scopes]")
 @click.option(
     "--tolerance",
@@ -54,7 +56,7 @@ Shape = tuple[str | None, tuple[int, ...], str]
     metavar="X",
     help="Largest difference from torch, as a share of an output's range.  [default: 1e-4]",
 )
-@click.option("--debug-dump", type=PATH, metavar="DIR", help="Write every intermediate graph into this folder.")
+@click.option("--debug-dump", type=PATH_TYPE, metavar="DIR", help="Write every intermediate graph into this folder.")
 @json_option
 def export(
     model: str,
@@ -70,14 +72,14 @@ def export(
     FILE.py:NAME (or module:NAME) is a torch.nn.Module, or a class or function without arguments that returns one, or
     returns it together with the arguments of its forward; then no --input-shape is needed.
     """
-    check_target(output, [model.rpartition(":")[0], options["checkpoint"]])
+    check_output_path(output, [model.rpartition(":")[0], options["checkpoint"]])
     settings = {key: value for key, value in options.items() if value is not None}
     if axes:
-        settings["dynamic_axes"] = _axes(axes)
+        settings["dynamic_axes"] = _parse_dynamic_axes(axes)
     if output_names:
         settings["output_names"] = output_names
     if shapes:
-        settings["input_shapes"] = [_shape(text) for text in shapes]
+        settings["input_shapes"] = [_parse_shape(text) for text in shapes]
     from ... import api
 
     done = api.export(model, None, output, **settings)
@@ -101,7 +103,7 @@ def export(
         print_json({"model": model, "output": output, **{key: getattr(done, key) for key in fields}})
 
 
-def _shape(text: str) -> Shape:
+def _parse_shape(text: str) -> Shape:
     """Parse ``NAME=1,3,224,224:DTYPE``, where name and dtype may be missing."""
     name, equals, rest = text.rpartition("=")
     sizes, _, dtype = rest.partition(":")
@@ -114,7 +116,7 @@ def _shape(text: str) -> Shape:
     return name or None, numbers, dtype or "float32"
 
 
-def _axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int, str]]:
+def _parse_dynamic_axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int, str]]:
     """Parse ``NAME=0,2`` to a list, ``NAME=0:N,2:T`` to a dict; ``none`` alone to nothing."""
     if tuple(texts) == ("none",):
         return {}

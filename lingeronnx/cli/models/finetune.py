@@ -9,36 +9,36 @@ from typing import Any
 import click
 
 from ...errors import ConfigError
-from ...files import chip_file
+from ...files import chip_file_path
 from .._result import show_result
 from .._shared import (
-    DATA,
-    METRICS,
-    PATH,
-    check_target,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    METRICS_HELP,
+    PATH_TYPE,
+    check_output_path,
+    format_examples,
     json_option,
-    pictures,
+    make_data_loader,
+    picture_options,
     progress_bar,
-    quantizing,
+    quantize_options,
 )
 
 __all__ = ["finetune"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx",
         "lingeronnx finetune model.onnx --train calib.npz --eval val.npz --metric top1 -o tuned.onnx --epochs 30",
         "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx --platform generic --weight-bits 4",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--train", required=True, metavar="DATA", help=f"What to train on, with or without labels: {DATA}.")
-@click.option("-o", "--output", required=True, type=PATH, metavar="OUT", help="The integer graph.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--train", required=True, metavar="DATA", help=f"What to train on, with or without labels: {DATA_HELP}.")
+@click.option("-o", "--output", required=True, type=PATH_TYPE, metavar="OUT", help="The integer graph.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
-@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]")
 @click.option(
     "--method",
     type=click.Choice(["blocks", "whole", "both"]),
@@ -75,17 +75,17 @@ __all__ = ["finetune"]
 )
 @click.option("--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable.")
 @click.option("--freeze", multiple=True, metavar="SELECTOR", help="Do not train these layers. Repeatable.")
-@click.option("--state-dict", type=PATH, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
+@click.option("--state-dict", type=PATH_TYPE, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
 @click.option(
     "--patience", type=click.IntRange(1), metavar="N", help="With --eval: stop after N epochs without a better one."
 )
-@click.option("--checkpoint", type=PATH, metavar="FILE", help="Save the state here after every block and epoch.")
+@click.option("--checkpoint", type=PATH_TYPE, metavar="FILE", help="Save the state here after every block and epoch.")
 @click.option("--resume", is_flag=True, help="Go on from the file of --checkpoint.")
 @click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
-@quantizing
-@click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
+@quantize_options
+@click.option("--save-plan", type=PATH_TYPE, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")
-@pictures
+@picture_options
 @json_option
 def finetune(
     model: Path,
@@ -103,7 +103,7 @@ def finetune(
 
     Without labels it learns to give what the float model gives. Needs PyTorch: pip install 'lingeronnx[torch]'.
     """
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     if options["resume"] and options["checkpoint"] is None:
@@ -111,12 +111,12 @@ def finetune(
     if options["patience"] is not None and eval_data is None:
         raise click.UsageError("--patience needs --eval DATA")
     read = [model, train, eval_data, options["config"], options["state_dict"]]
-    check_target(output, read)
-    chip_output = chip_file(output)
+    check_output_path(output, read)
+    chip_output = chip_file_path(output)
     written = [*read, output, chip_output]
     for path, others in ((chip_output, read), (save_plan, written), (options["checkpoint"], written)):
         if path is not None:
-            check_target(path, others)
+            check_output_path(path, others)
     given = {key: value for key, value in options.items() if value is not None and value != ()}
     with progress_bar() as progress:
         from ... import api
@@ -127,7 +127,7 @@ def finetune(
             source(train),
             source(eval_data),
             overrides=merge_overrides(overrides),
-            constraints=_constraints(clamps, no_clamp),
+            constraints=_parse_constraints(clamps, no_clamp),
             progress=progress,
             **given,
         )
@@ -135,7 +135,7 @@ def finetune(
     show_result(model, done, as_json)
 
 
-def _constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:
+def _parse_constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:
     """Return selector -> limits of ``SELECTOR=KIND:V,...`` texts."""
     found: dict[str, dict[str, str] | None] = {}
     for text in clamps:

@@ -8,19 +8,19 @@ from pathlib import Path
 import click
 
 from ...errors import RepairError
-from .._shared import PATH, beside, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, default_output_path, format_examples, json_option, print_json
 
 __all__ = ["fix_dequant"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx fix-dequant legacy.onnx --dry-run",
         "lingeronnx fix-dequant legacy.onnx -o repaired.onnx --check",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_fix.onnx beside the model.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_fix.onnx beside the model.")
 @click.option("--check", is_flag=True, help="Run the repaired graph in the simulator, on random input.")
 @click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done; write nothing.")
 @json_option
@@ -32,33 +32,39 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
     """
     from ... import api
 
-    target = output or beside(model, "_fix.onnx")
+    target = output or default_output_path(model, "_fix.onnx")
     if not dry_run:
-        check_target(target, [model])
+        check_output_path(target, [model])
     try:
         fixed = api.fix_dequant(model, check)
     except RepairError as error:
         if error.report is not None:
-            _print(error.report.lines(), as_json)
+            _print_lines(error.report.lines(), as_json)
             if as_json:
                 print_json({"model": model, "repaired": False, "changed": False, **error.report.to_dict()})
         raise
     lines = [*fixed.report.lines(planned=dry_run), *(fixed.checked.lines() if fixed.checked is not None else [])]
     if not dry_run:
         fixed.save(target)
-        same = "" if fixed.changed else ", byte for byte the input" if _same(model, target) else ", the same graph"
+        same = (
+            ""
+            if fixed.changed
+            else ", byte for byte the input"
+            if _has_same_bytes(model, target)
+            else ", the same graph"
+        )
         lines.append(f"written: {target}{same}")
-    _print(lines, as_json)
+    _print_lines(lines, as_json)
     if as_json:
         print_json({**fixed.to_dict(), "written": None if dry_run else target})
     if fixed.checked is not None and fixed.checked.error is not None:
         click.get_current_context().exit(1)
 
 
-def _print(lines: Sequence[str], as_json: bool) -> None:
+def _print_lines(lines: Sequence[str], as_json: bool) -> None:
     for line in lines:
         click.echo(line, err=as_json)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _has_same_bytes(one: Path, other: Path) -> bool:
     return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import ConfigError
-from ...files import chip_file
+from ...files import chip_file_path
 from .._result import show_result
 from .._shared import (
-    DATA,
-    METRICS,
-    PATH,
+    DATA_HELP,
+    METRICS_HELP,
+    PATH_TYPE,
     RecordedCommand,
-    amounts,
-    beside,
-    check_target,
-    examples,
-    folders_of_pictures,
-    given,
-    inputs,
+    batch_options,
+    check_output_path,
+    current_command_line,
+    default_output_path,
+    format_examples,
+    input_options,
     json_option,
-    pairs,
-    pictures,
+    make_data_loader,
+    parse_pairs,
+    picture_options,
     progress_bar,
-    quantizing,
-    timing,
+    quantize_options,
+    timing_options,
 )
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
-_SHIPPED = "--deploy writes what is shipped: give --calib DATA"
+_DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
 
 
 @click.command(
     cls=RecordedCommand,
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
@@ -53,11 +53,11 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
         "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
     ),
 )
-@click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
-@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
-@quantizing
-@timing
+@click.argument("model", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
+@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA_HELP}.")
+@quantize_options
+@timing_options
 @click.option(
     "--state",
     multiple=True,
@@ -65,7 +65,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
     "the other. Repeatable.",
 )
-@inputs
+@input_options
 @click.option(
     "--memory",
     type=float,
@@ -89,16 +89,20 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 @click.option(
     "--plan",
     "plan_in",
-    type=PATH,
+    type=PATH_TYPE,
     metavar="FILE",
     help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another tool: AIMET's encodings "
     "or esp-ppq's JSON.",
 )
-@click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
-@click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
-@click.option("--report", "report_to", type=PATH, metavar="DIR", help="Write one page on all of it as well, as report.")
+@click.option("--save-plan", type=PATH_TYPE, metavar="FILE", help="Write the scales as JSON.")
+@click.option(
+    "--deploy", "deploy_to", type=PATH_TYPE, metavar="DIR", help="Write what a board needs as well, as by deploy."
+)
+@click.option(
+    "--report", "report_to", type=PATH_TYPE, metavar="DIR", help="Write one page on all of it as well, as report."
+)
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
-@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]")
 @click.option(
     "--max-drop",
     type=float,
@@ -130,8 +134,8 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 @click.option(
     "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
 )
-@pictures
-@amounts
+@picture_options
+@batch_options
 @json_option
 def quantize(
     model: Path,
@@ -155,16 +159,16 @@ def quantize(
     for nothing else, as the report and the file say. Where float operators before or after the integers stay with the
     host, the part for the packer is written as well.
     """
-    wishes, source = _wishes(options, eval_data), folders_of_pictures(options)
-    output = output or beside(model, "_quant.onnx")
+    wishes, source = _has_search_goal(options, eval_data), make_data_loader(options)
+    output = output or default_output_path(model, "_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
-    check_target(output, read)  # names are made of it
+    check_output_path(output, read)  # names are made of it
     attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
-    _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
+    _check_output_paths(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
     _check_report(report_to, eval_data or options["calib"])
     plan = None if plan_in is None else _read_plan(plan_in, options)
-    calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
+    calib, fed_back = options.pop("calib"), parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
@@ -182,17 +186,17 @@ def quantize(
             progress=progress,
             **options,
         )
-        result = _with_doubts(result) if verbose else result
-        board = {"state": fed_back, "stem": output.stem, "parts": options["parts"], **_times(options)}
-        deployed = _deployed(deploy_to, model, result, calib, **board)
+        result = _add_suspicion_notes(result) if verbose else result
+        board = {"state": fed_back, "stem": output.stem, "parts": options["parts"], **_timing_settings(options)}
+        deployed = _write_deployment(deploy_to, model, result, calib, **board)
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
         compared, told = source(eval_data) if eval_data else calib, replace(result, report=done.report)
-        _write_report(report_to, model, told, compared, state=fed_back, **_times(options))
+        _write_report(report_to, model, told, compared, state=fed_back, **_timing_settings(options))
     show_result(model, done, as_json, deployed)
 
 
-def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
+def _has_search_goal(options: dict[str, Any], eval_data: str | None) -> bool:
     """Whether the cheapest quantization is asked for; UsageError for options that belong to others not given."""
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
@@ -203,14 +207,14 @@ def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
     return wishes
 
 
-def _check_targets(
+def _check_output_paths(
     read: Sequence[str | Path | None], output: Path, save_plan: Path | None, search: Iterable[Path]
 ) -> None:
     """Raise ConfigError where a file that is written would replace one that is read, or another."""
-    chip_output = chip_file(output)
-    check_target(chip_output, read)
+    chip_output = chip_file_path(output)
+    check_output_path(chip_output, read)
     for path in (*([] if save_plan is None else [save_plan]), *search):
-        check_target(path, [*read, output, chip_output])
+        check_output_path(path, [*read, output, chip_output])
 
 
 def _check_format(written: str, deploy_to: Path | None) -> None:
@@ -228,30 +232,30 @@ def _check_report(folder: Path | None, data: str | None) -> None:
 def _check_deploy(folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
     """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
     from ...deployment import check_folder
-    from ...flow import need_data
+    from ...flow import require_data
     from ...graph import ir
 
     if folder is not None:
         check_folder(folder)
-        need_data(_SHIPPED, ir.load(model), calib, plan)
+        require_data(_DEPLOY_NEEDS_DATA, ir.load(model), calib, plan)
 
 
-def _times(options: dict[str, Any]) -> dict[str, Any]:
+def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options on time."""
     return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
-def _deployed(
+def _write_deployment(
     folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
 ) -> Deployment | None:
     """Write a board's files, if they are asked for; ConfigError where a scale comes from no data."""
     from ... import api
-    from ...flow import need_scales
+    from ...flow import require_calibrated_scales
     from ...graph import ir
 
     if folder is None:
         return None
-    need_scales(_SHIPPED, ir.load(model), result.plan)
+    require_calibrated_scales(_DEPLOY_NEEDS_DATA, ir.load(model), result.plan)
     return api.deploy(result, folder, calib, **settings)
 
 
@@ -260,19 +264,19 @@ def _write_report(folder: Path | None, model: Path, result: QuantizedModel, data
     from ... import api
 
     if folder is not None:
-        api.report(model, result, data, folder, again=given(), **settings)
+        api.report(model, result, data, folder, again=current_command_line(), **settings)
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
     """Write the attempts of a search, if there was one, as a page and as a picture."""
     if result.report.search is not None:
-        from ...search.page import write_page
+        from ...search.page import write_search_page
 
         page, picture = pages
-        write_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
+        write_search_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
 
 
-def _with_doubts(result: QuantizedModel) -> QuantizedModel:
+def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
     """Return the result, its notes with what looks wrong with the model as it is held."""
     from ... import api
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    check_target,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    check_output_path,
+    format_examples,
     json_option,
-    pictures,
+    make_data_loader,
+    picture_options,
     print_json,
     progress_bar,
 )
@@ -28,7 +28,7 @@ __all__ = ["analyze"]
 
 
 @click.group(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx analyze weights model.onnx",
         "lingeronnx analyze outputs model.onnx --data calib.npz",
     )
@@ -38,14 +38,20 @@ def analyze() -> None:
 
 
 @analyze.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx analyze weights model.onnx",
         "lingeronnx analyze weights best.pt -o wb_analyse.log",
     )
 )
-@click.argument("model", metavar="MODEL.onnx|CHECKPOINT.pt", type=PATH)
+@click.argument("model", metavar="MODEL.onnx|CHECKPOINT.pt", type=PATH_TYPE)
 @click.option(
-    "-o", "--output", type=PATH, metavar="LOG", default=Path("wb_analyse.log"), show_default=True, help="The table."
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    metavar="LOG",
+    default=Path("wb_analyse.log"),
+    show_default=True,
+    help="The table.",
 )
 @json_option
 def weights(model: Path, output: Path, as_json: bool) -> None:
@@ -54,33 +60,33 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
     Nothing in a checkpoint is executed. Under a weight whose largest value is over 10 times its 0.99 quantile stands a
     row of !!!: clamp or normalise that layer.
     """
-    check_target(output, [model])
+    check_output_path(output, [model])
     from ... import api
 
     rows = api.wb_analyse(model, output)
-    _tell(rows, model, output, as_json)
+    _print_outliers(rows, model, output, as_json)
 
 
 @analyze.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx analyze outputs model.onnx --data calib.npz",
         "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o layer1.log",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA_HELP}.")
 @click.option("--match", metavar="REGEX", help="Only layers in whose names this is found.")
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=PATH_TYPE,
     metavar="LOG",
     default=Path("Analyse_layer_output.log"),
     show_default=True,
     help="The table.",
 )
-@pictures
-@amounts
+@picture_options
+@batch_options
 @json_option
 def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | None, **options: Any) -> None:
     """Write mean, largest and 0.99 quantile of every layer's absolute outputs, over all of the data.
@@ -88,18 +94,18 @@ def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | No
     Takes float models and integer graphs, whose integers count as real values. Under a layer whose largest output is
     over 10 times its 0.99 quantile stands a row of !!!.
     """
-    source = folders_of_pictures(options)
-    check_target(output, [model, data])
+    source = make_data_loader(options)
+    check_output_path(output, [model, data])
     with progress_bar() as progress:
         from ... import api
 
         if batch is not None:
             options["batch"] = batch
         rows = api.analyse_outputs(model, source(data), log=output, progress=progress, **options)
-    _tell(rows, model, output, as_json)
+    _print_outliers(rows, model, output, as_json)
 
 
-def _tell(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
+def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
     """Print the outliers' rows, and with --json all."""
     outliers = [row for row in rows if row.outlier]
     for row in outliers:

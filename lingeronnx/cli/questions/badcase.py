@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    check_target,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    check_output_path,
+    format_examples,
     json_option,
-    pictures,
+    make_data_loader,
+    picture_options,
     print_json,
     progress_bar,
 )
@@ -25,18 +25,18 @@ __all__ = ["badcase"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx badcase model.onnx model_quant.onnx --data test.npz -o badcase.npz",
         "lingeronnx compare model.onnx model_quant.onnx --data badcase.npz -o compared",
     )
 )
-@click.argument("float_model", type=PATH, metavar="FLOAT")
-@click.argument("quant_model", type=PATH, metavar="QUANT")
-@click.option("--data", required=True, metavar="DATA", help=f"Where to look: {DATA}.")
+@click.argument("float_model", type=PATH_TYPE, metavar="FLOAT")
+@click.argument("quant_model", type=PATH_TYPE, metavar="QUANT")
+@click.option("--data", required=True, metavar="DATA", help=f"Where to look: {DATA_HELP}.")
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=PATH_TYPE,
     default=Path("badcase.npz"),
     show_default=True,
     metavar="OUT.npz",
@@ -56,8 +56,8 @@ __all__ = ["badcase"]
 )
 @click.option("--tensor", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Look at the first N batches only.")
-@pictures
-@amounts
+@picture_options
+@batch_options
 @json_option
 def badcase(
     float_model: Path,
@@ -73,8 +73,8 @@ def badcase(
 
     Samples are looked at one by one, not in batches. The file holds the inputs, and the label where there is one.
     """
-    source = folders_of_pictures(options)
-    check_target(output, [float_model, quant_model, data])
+    source = make_data_loader(options)
+    check_output_path(output, [float_model, quant_model, data])
     with progress_bar() as progress:
         from ... import api
 

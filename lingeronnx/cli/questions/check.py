@@ -9,34 +9,50 @@ from typing import Any
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, json_option, json_text, print_json, settled, timing
+from .._shared import (
+    DATA_HELP,
+    PATH_TYPE,
+    format_examples,
+    input_size_options,
+    json_option,
+    json_text,
+    print_json,
+    timing_options,
+)
 
 __all__ = ["check"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx check model.onnx",
         f"lingeronnx check model_quant.onnx --platform {DEFAULT} -o findings",
         "lingeronnx check model_quant.onnx --clock 300 --budget-ms 20",
     )
 )
-@click.argument("model", type=PATH)
+@click.argument("model", type=PATH_TYPE)
 @click.option("--platform", metavar="NAME", help=f"Default: the one an integer graph was made for, else {DEFAULT}.")
-@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA}.")
+@click.option(
+    "--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA_HELP}."
+)
 @click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=PATH_TYPE,
     metavar="DIR",
     help="Write in here check.txt, check.html and, of a float model with --calib, model_check_result.txt, the texts as "
     ".json too; and cycles.svg, where cycles are known.",
 )
-@click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
-              help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
-@settled
-@timing
+@click.option(
+    "--notes",
+    type=click.Choice(["short", "full"]),
+    default="short",
+    show_default=True,
+    help="full: every node and layer, where findings of one rule are one line otherwise.",
+)
+@input_size_options
+@timing_options
 @json_option
 def check(
     model: Path,
@@ -59,11 +75,11 @@ def check(
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
     from ... import api
-    from ...analysis.check.page import page
-    from ...analysis.check.structure import RESULT
-    from ...analysis.check.time_plot import time_plot
+    from ...analysis.check.page import render_check_page
+    from ...analysis.check.structure import RESULT_FILE
+    from ...analysis.check.time_plot import render_time_plot
     from ...graph import ir
-    from ...qdq.read import is_quantized
+    from ...qdq.import_model import is_quantized
 
     found = api.check(
         model,
@@ -77,17 +93,17 @@ def check(
     if output is not None:
         files: dict[str, str] = {}
         if calib is None and found.kind == "float" and not is_quantized(ir.load(model)):
-            click.echo(f"note: {RESULT} tells scales and ranges: it is written with --calib DATA only", err=True)
+            click.echo(f"note: {RESULT_FILE} tells scales and ranges: it is written with --calib DATA only", err=True)
         else:
             built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
             wrong = [f"looks wrong: {line}" for line in built.lines()]
             lines, every = lines + wrong, every + wrong
-            files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
+            files = {RESULT_FILE: built.text(), f"{Path(RESULT_FILE).stem}.json": json_text(built.to_dict()) + "\n"}
         if found.time.latency is not None:
-            files["cycles.svg"] = time_plot(found.time, f"{model.name} on {found.platform}")
-        files["check.html"] = page(found, model.name)
+            files["cycles.svg"] = render_time_plot(found.time, f"{model.name} on {found.platform}")
+        files["check.html"] = render_check_page(found, model.name)
         texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
-        _write_folder(output, {**texts, **files})
+        _write_files(output, {**texts, **files})
     for line in lines:
         click.echo(line, err=as_json)
     if as_json:
@@ -96,10 +112,10 @@ def check(
         click.get_current_context().exit(1)
 
 
-def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
-    from ...files import making, write_text
+    from ...files import created_folder, write_text
 
-    with making(folder):
+    with created_folder(folder):
         for name, text in files.items():
             write_text(folder / name, text)

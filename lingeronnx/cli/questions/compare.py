@@ -9,18 +9,18 @@ from typing import Any
 import click
 
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    calls,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
     json_option,
-    pairs,
-    pictures,
-    places,
+    make_data_loader,
+    parse_pairs,
+    picture_options,
     print_json,
     progress_bar,
+    state_option,
+    worker_options,
 )
 from ..show import console_for, show_comparison
 
@@ -28,26 +28,26 @@ __all__ = ["compare"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx compare model.onnx model_quant.onnx --data test.npz -o compared",
         "lingeronnx compare model.onnx model_quant.onnx --data badcase.npz -o compared --json",
     )
 )
-@click.argument("float_model", type=PATH, metavar="FLOAT")
-@click.argument("quant_model", type=PATH, metavar="QUANT")
-@click.option("--data", metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
+@click.argument("float_model", type=PATH_TYPE, metavar="FLOAT")
+@click.argument("quant_model", type=PATH_TYPE, metavar="QUANT")
+@click.option("--data", metavar="DATA", help=f"What to run both on: {DATA_HELP}; may hold labels.")
 @click.option(
     "--profiles",
     nargs=2,
-    type=PATH,
+    type=PATH_TYPE,
     metavar="DIR DIR",
     help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.",
 )
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for the four files.")
-@calls
-@pictures
-@amounts
-@places
+@click.option("-o", "--output", type=PATH_TYPE, required=True, metavar="DIR", help="The folder for the four files.")
+@state_option
+@picture_options
+@batch_options
+@worker_options
 @json_option
 def compare(
     float_model: Path,
@@ -64,13 +64,13 @@ def compare(
     FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes compare_per_layer_out.txt
     and .csv, abnormal_layer_advisor.txt and profiler.html into DIR.
     """
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     if (data is None) == (not profiles):
         raise click.UsageError("give one of --data DATA and --profiles DIR DIR")
     with progress_bar() as progress:
         from ... import api
 
-        fed = pairs("--state", state, "OUT=IN") or None
+        fed = parse_pairs("--state", state, "OUT=IN") or None
         if profiles:
             found = api.compare_kept(float_model, quant_model, profiles, output, progress=progress, **options)
         else:

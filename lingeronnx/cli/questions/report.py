@@ -9,18 +9,18 @@ from typing import Any
 import click
 
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    calls,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
     json_option,
-    pairs,
-    pictures,
+    make_data_loader,
+    parse_pairs,
+    picture_options,
     print_json,
     progress_bar,
-    timing,
+    state_option,
+    timing_options,
 )
 from ..show import console_for, print_line
 
@@ -28,20 +28,22 @@ __all__ = ["report"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report",
         "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 --sensitivity sensitivity",
     )
 )
-@click.argument("float_model", type=PATH, metavar="MODEL")
-@click.argument("quant_model", type=PATH, metavar="QUANT")
-@click.option("--data", required=True, metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for report.html and .json.")
-@click.option("--sensitivity", type=PATH, metavar="DIR", help="A folder that sensitivity wrote: show it, too.")
-@calls
-@timing
-@pictures
-@amounts
+@click.argument("float_model", type=PATH_TYPE, metavar="MODEL")
+@click.argument("quant_model", type=PATH_TYPE, metavar="QUANT")
+@click.option("--data", required=True, metavar="DATA", help=f"What to run both on: {DATA_HELP}; may hold labels.")
+@click.option(
+    "-o", "--output", type=PATH_TYPE, required=True, metavar="DIR", help="The folder for report.html and .json."
+)
+@click.option("--sensitivity", type=PATH_TYPE, metavar="DIR", help="A folder that sensitivity wrote: show it, too.")
+@state_option
+@timing_options
+@picture_options
+@batch_options
 @json_option
 def report(
     float_model: Path,
@@ -57,8 +59,8 @@ def report(
 
     The page needs nothing else, no network either. quantize --report DIR writes the same with what quantize did.
     """
-    source = folders_of_pictures(options)
-    fed = pairs("--state", state, "OUT=IN") or None
+    source = make_data_loader(options)
+    fed = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
 

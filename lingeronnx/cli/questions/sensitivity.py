@@ -9,42 +9,42 @@ from typing import Any
 import click
 
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    examples,
-    folders_of_pictures,
-    inputs,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
+    input_options,
     json_option,
-    pairs,
-    pictures,
-    places,
+    make_data_loader,
+    parse_pairs,
+    picture_options,
     print_json,
     progress_bar,
-    quantizing,
+    quantize_options,
+    worker_options,
 )
 from ..show import console_for
 
 __all__ = ["sensitivity"]
 
-_SHOWN = 20  # rows on the screen; the file has all
+_MAX_ROWS = 20  # rows on the screen; the file has all
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity",
         "lingeronnx sensitivity model.onnx --calib calib.npz -o sensitivity --metric SQNR --metric KL --what all",
         "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity --metric top1 --workers 4",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA_HELP}.")
 @click.option("--eval", "eval_data", metavar="DATA", help="What to measure on.  [default: --calib]")
 @click.option(
     "-o",
     "--output",
     "folder",
-    type=PATH,
+    type=PATH_TYPE,
     required=True,
     metavar="DIR",
     help="Folder for sensitive_ops.txt, sensitive_ops.json and what --resume needs.",
@@ -94,17 +94,17 @@ _SHOWN = 20  # rows on the screen; the file has all
     metavar="N",
     help="Draw histograms of the N best and worst layers, as PDF files.  [default: none]",
 )
-@quantizing
-@inputs
+@quantize_options
+@input_options
 @click.option(
     "--state",
     multiple=True,
     metavar="OUT=IN",
     help="A state output that a caller feeds back into a state input; items of the data are calls. Repeatable.",
 )
-@pictures
-@amounts
-@places
+@picture_options
+@batch_options
+@worker_options
 @json_option
 def sensitivity(
     model: Path,
@@ -121,10 +121,10 @@ def sensitivity(
 
     At the end stand the options of quantize that leave the worst ones out, and what they are predicted to give back.
     """
-    source = folders_of_pictures(options)
-    from ...files import making
+    source = make_data_loader(options)
+    from ...files import created_folder
 
-    with making(folder), progress_bar() as progress:
+    with created_folder(folder), progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
 
@@ -135,12 +135,12 @@ def sensitivity(
             folder=folder,
             metric=metrics or ("L1",),
             overrides=merge_overrides(overrides) or None,
-            state=pairs("--state", state, "OUT=IN") or None,
+            state=parse_pairs("--state", state, "OUT=IN") or None,
             progress=progress,
             **options,
         )
     console = console_for(as_json)
-    console.print(found.text(_SHOWN), soft_wrap=True)
+    console.print(found.text(_MAX_ROWS), soft_wrap=True)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if as_json:

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import click
 
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..show import console_for, print_facts, print_line
 
 __all__ = ["trace"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx trace model_quant.onnx -o t.json",
         "lingeronnx trace model_quant.onnx -o t.json --clock 300",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="FILE", required=True, help="The trace, as JSON.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("-o", "--output", type=PATH_TYPE, metavar="FILE", required=True, help="The trace, as JSON.")
 @click.option("--clock", type=float, metavar="MHZ", help="Of the chip; without, a cycle is shown as a microsecond.")
 @click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
 @click.option("--packer-args", metavar="ARGS", help="In quotes.  [default: those that quantize prints]")
-@click.option("--timing", type=PATH, metavar="FILE", help="Prices of the chip that profile-board wrote.")
+@click.option("--timing", type=PATH_TYPE, metavar="FILE", help="Prices of the chip that profile-board wrote.")
 @json_option
 def trace(
     model: Path,
@@ -41,7 +41,7 @@ def trace(
     """
     from ... import api
 
-    check_target(output, [model, timing])
+    check_output_path(output, [model, timing])
     drawn = api.trace(model, platform, packer_args, clock=clock, timing=timing)
     drawn.write(output)
     console = console_for(as_json)

@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 from .._shared import (
-    DATA,
-    METRICS,
-    PATH,
-    amounts,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    METRICS_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
     json_option,
-    pictures,
-    places,
+    make_data_loader,
+    picture_options,
     print_json,
     progress_bar,
+    worker_options,
 )
 from ..show import console_for, show_evaluation
 
@@ -26,24 +26,24 @@ __all__ = ["evaluate"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx",
         "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx --metric sqnr",
         "lingeronnx evaluate model_quant.onnx --data test.npz --workers 4",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--data", required=True, metavar="DATA", help=f"What to measure on: {DATA}; may hold labels.")
-@click.option("--baseline", type=PATH, metavar="FLOAT.onnx", help="The model to compare with.")
-@click.option("--metric", metavar="NAME", help=f"{METRICS}  [default: top1 with labels, else sqnr]")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--data", required=True, metavar="DATA", help=f"What to measure on: {DATA_HELP}; may hold labels.")
+@click.option("--baseline", type=PATH_TYPE, metavar="FLOAT.onnx", help="The model to compare with.")
+@click.option("--metric", metavar="NAME", help=f"{METRICS_HELP}  [default: top1 with labels, else sqnr]")
 @click.option("--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]")
-@pictures
-@amounts
-@places
+@picture_options
+@batch_options
+@worker_options
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
     """Measure a model against labels, or against a baseline's outputs."""
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     with progress_bar() as progress:
         from ...run.evaluation import evaluate as run
 

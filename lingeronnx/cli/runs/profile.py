@@ -9,13 +9,13 @@ import click
 
 from ...errors import ConfigError
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    format_examples,
     json_option,
-    pictures,
+    make_data_loader,
+    picture_options,
     print_json,
     progress_bar,
 )
@@ -24,15 +24,17 @@ __all__ = ["profile"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx profile model.onnx --data calib.npz -o profile",
         "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ --type Conv2dInt",
         "lingeronnx profile model.onnx --data calib.npz -o profile --tensorboard --per-channel",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
-@click.option("-o", "--output", "out_dir", type=PATH, required=True, metavar="DIR", help="The folder to write into.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA_HELP}.")
+@click.option(
+    "-o", "--output", "out_dir", type=PATH_TYPE, required=True, metavar="DIR", help="The folder to write into."
+)
 @click.option(
     "--prefix", "prefixes", multiple=True, metavar="P", help="Only operators whose node's name begins so. Repeatable."
 )
@@ -46,8 +48,8 @@ __all__ = ["profile"]
 @click.option("--tensorboard", is_flag=True, help="Write histograms into DIR/tensorboard.")
 @click.option("--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel.")
 @click.option("--keep", is_flag=True, help="Write every tensor into DIR/tensors too, to compare without running again.")
-@pictures
-@amounts
+@picture_options
+@batch_options
 @json_option
 def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any) -> None:
     """Write range, mean and variance of all that a model's operators read and write.
@@ -56,7 +58,7 @@ def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | N
     a browser, and profile.npz, which holds the histograms too. Integers count as real values. Takes float models and
     integer graphs.
     """
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     if options["per_channel"] and not options["tensorboard"]:
         raise click.UsageError("--per-channel needs --tensorboard")
     if not out_dir.parent.is_dir():

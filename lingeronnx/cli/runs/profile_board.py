@@ -6,24 +6,28 @@ from pathlib import Path
 
 import click
 
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..show import console_for, print_facts, print_line, print_notes, print_table
 
 __all__ = ["profile_board"]
 
-_SHOWN = 10  # layers
+_MAX_ROWS = 10  # layers
 
 
 @click.command(
     "profile-board",
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx profile-board board.log --model model_quant.onnx",
         "lingeronnx profile-board board.log --model model_quant.onnx --clock 300 -o timing.json",
     ),
 )
-@click.argument("log", type=PATH)
-@click.option("--model", type=PATH, metavar="QUANT", required=True, help="The integer graph that ran on the board.")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the prices that the log gives, for --timing.")
+@click.argument("log", type=PATH_TYPE)
+@click.option(
+    "--model", type=PATH_TYPE, metavar="QUANT", required=True, help="The integer graph that ran on the board."
+)
+@click.option(
+    "-o", "--output", type=PATH_TYPE, metavar="FILE", help="Write the prices that the log gives, for --timing."
+)
 @click.option("--clock", type=float, metavar="MHZ", help="Of the board; noted in the file.")
 @click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
 @click.option("--packer-args", metavar="ARGS", help="It was packed with these.  [default: those that quantize prints]")
@@ -46,7 +50,7 @@ def profile_board(
     from ... import api
 
     if output is not None:
-        check_target(output, [log, model])
+        check_output_path(output, [log, model])
     found = api.profile_board(log, model, output, platform=platform, packer_args=packer_args, clock=clock)
     console = console_for(as_json)
     row = found.row
@@ -61,14 +65,19 @@ def profile_board(
     print_facts(console, facts)
     rows = [
         (layer.name, layer.operator, f"{layer.measured:,.0f}", f"{layer.model or 0:,.0f}", f"{layer.fitted or 0:,.0f}")
-        for layer in found.worst[:_SHOWN]
+        for layer in found.worst[:_MAX_ROWS]
     ]
     print_table(console, "layers that are furthest off", ["layer", "operator", "measured", "model", "fitted"], rows)
     console.print()
     unpriced = [layer.name for layer in found.layers if layer.model is None]
-    notes = [f"{len(names)} layers {what}: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"
-             for names, what in ((unpriced, "have no price, and are not in the fit"),
-                                 (found.missing, "have no line in the log")) if names]  # fmt: skip
+    notes = [
+        f"{len(names)} layers {what}: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"
+        for names, what in (
+            (unpriced, "have no price, and are not in the fit"),
+            (found.missing, "have no line in the log"),
+        )
+        if names
+    ]
     print_notes(console, notes)
     if output is not None:
         print_line(console, "written", str(output))

@@ -9,14 +9,14 @@ import click
 
 from ...errors import ConfigError
 from .._shared import (
-    DATA,
-    PATH,
-    amounts,
-    check_target,
-    examples,
-    folders_of_pictures,
+    DATA_HELP,
+    PATH_TYPE,
+    batch_options,
+    check_output_path,
+    format_examples,
     json_option,
-    pictures,
+    make_data_loader,
+    picture_options,
     print_json,
     progress_bar,
 )
@@ -26,23 +26,25 @@ __all__ = ["simulate"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx simulate model_quant.onnx --input test.npz -o out.npz",
         "lingeronnx simulate model_quant.onnx --input test.npz --integers --taps all",
         "lingeronnx simulate model_quant.onnx --input test.npz --limit 1 --dump tensors --at logits",
     )
 )
-@click.argument("model", type=PATH)
-@click.option("--input", "data", required=True, metavar="DATA", help=f"What to feed: {DATA}.")
-@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_out.npz in the current folder.")
+@click.argument("model", type=PATH_TYPE)
+@click.option("--input", "data", required=True, metavar="DATA", help=f"What to feed: {DATA_HELP}.")
+@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_out.npz in the current folder.")
 @click.option(
     "--integers", is_flag=True, help="Write integers, not real values; for outputs those in front of the Dequant."
 )
 @click.option("--taps", multiple=True, metavar="NAME|all", help="Write this tensor too, or every one. Repeatable.")
-@click.option("--dump", type=PATH, metavar="DIR", help="Write the taps (without any: every tensor) as .npy files too.")
+@click.option(
+    "--dump", type=PATH_TYPE, metavar="DIR", help="Write the taps (without any: every tensor) as .npy files too."
+)
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")
-@pictures
-@amounts
+@picture_options
+@batch_options
 @json_option
 def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: int | None, **options: Any) -> None:
     """Run a model, integer or float, and write its outputs.
@@ -50,10 +52,10 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     Integer graphs run bit for bit as on the chip, float ones in onnxruntime. Integer tensors come as real values,
     unless --integers is given; --dump keeps them as they are, with their scales in index.json.
     """
-    source = folders_of_pictures(options)
+    source = make_data_loader(options)
     output = output or Path(f"{model.stem}_out.npz")
-    check_target(output, [model, data])
-    _check_folder(options["dump"], data)
+    check_output_path(output, [model, data])
+    _check_dump_folder(options["dump"], data)
     with progress_bar() as progress:
         from ...run.dump import write_npz
         from ...run.simulation import simulate as run
@@ -64,7 +66,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
-        from ...run.dump import described
+        from ...run.dump import qparams_to_json
 
         made_of = {key: name for name, key in result.outputs.items()}
         tensors = [
@@ -73,7 +75,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
                 "output": made_of.get(name),
                 "dtype": str(array.dtype),
                 "shape": list(array.shape),
-                **described(result.held[name]),
+                **qparams_to_json(result.held[name]),
             }
             for name, array in result.arrays.items()
         ]
@@ -90,7 +92,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
         )
 
 
-def _check_folder(path: Path | None, data: str) -> None:
+def _check_dump_folder(path: Path | None, data: str) -> None:
     """Raise ConfigError where a dump into `path` could replace a file of the data."""
     if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
         raise ConfigError(f"--dump {path}: the folder holds the data that are read; choose another one")

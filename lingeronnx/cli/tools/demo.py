@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from .._shared import examples, json_option, print_json, progress_bar
+from .._shared import format_examples, json_option, print_json, progress_bar
 from ..report import show_demo
 from ..show import console_for
 
@@ -14,7 +14,7 @@ __all__ = ["demo"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx demo",
     )
 )

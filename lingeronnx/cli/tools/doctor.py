@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._shared import examples, json_option, print_json, progress_bar
+from .._shared import format_examples, json_option, print_json, progress_bar
 from ..show import console_for
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["doctor"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx doctor",
         "lingeronnx doctor --json",
     )
@@ -29,14 +29,14 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     The kernels are compared with plain loops, integer by integer. The exit code is 1 where something is wrong.
     """
     with progress_bar() as progress:
-        from ...support.environment import environment
-        from ...support.selftest import self_test
+        from ...support.environment import inspect_environment
+        from ...support.self_test import run_self_test
 
-        around = environment()
-        tested = None if around.instructions == "none" else self_test(progress)
+        around = inspect_environment()
+        tested = None if around.instructions == "none" else run_self_test(progress)
     wrong = [*around.problems, *(str(each) for each in tested.differences)] if tested else list(around.problems)
     console = console_for(as_json)
-    for name, line in _lines(around):
+    for name, line in _environment_rows(around):
         console.print(f"{name:<20} {line}", soft_wrap=True, markup=False, highlight=False)
     if tested is not None:
         said = f"{tested.integers} integers of {tested.nets} nets"
@@ -51,7 +51,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _lines(around: Environment) -> list[tuple[str, str]]:
+def _environment_rows(around: Environment) -> list[tuple[str, str]]:
     """Return (what, its text) of everything that stands before the test."""
     extras: dict[str, list[str]] = {}
     for each in around.packages:

@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from ...json_values import plain
-from ...targets import DEFAULT, PLATFORMS, Target, by_name
-from .._shared import examples, json_option, print_json
+from ...json_values import to_json_value
+from ...targets import DEFAULT, PLATFORMS, Target, get_target
+from .._shared import format_examples, json_option, print_json
 from ..show import console_for, show_platform, show_platforms
 
 __all__ = ["platforms"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx platforms",
         f"lingeronnx platforms {DEFAULT}",
         "lingeronnx platforms --markdown > docs/operators.md",
@@ -29,22 +29,22 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
-        from ...analysis.check.operators_page import operators_markdown
+        from ...analysis.check.operators_page import render_operators_markdown
 
-        click.echo(operators_markdown(), nl=False)
+        click.echo(render_operators_markdown(), nl=False)
         return
-    rows = PLATFORMS if name is None else (by_name(name),)
+    rows = PLATFORMS if name is None else (get_target(name),)
     console = console_for(as_json)
     if name is None:
         show_platforms(console, rows)
     else:
         show_platform(console, rows[0])
     if as_json:
-        found = [_columns(row) for row in rows]
+        found = [_target_to_json(row) for row in rows]
         print_json({"platforms": found} if name is None else found[0])
 
 
-def _columns(target: Target) -> dict[str, Any]:
+def _target_to_json(target: Target) -> dict[str, Any]:
     """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
-    found = plain(target)
+    found = to_json_value(target)
     return {**found, **found.pop("vendor"), "packer": target.vendor.packer}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from .._shared import examples, print_json
+from .._shared import format_examples, print_json
 
 __all__ = ["schema"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx schema quant > quant.schema.json",
         "lingeronnx schema plan",
         "lingeronnx schema report",
@@ -23,6 +23,6 @@ def schema(what: str) -> None:
     quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip (profile-board -o).
     An editor that knows it completes and checks quant.yaml as it is typed.
     """
-    from ...schemas.files import schema_of
+    from ...schemas.json_schemas import make_json_schema
 
-    print_json(schema_of(what))
+    print_json(make_json_schema(what))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from .._shared import examples, json_option, print_json, progress_bar
+from .._shared import format_examples, json_option, print_json, progress_bar
 from ..show import console_for
 
 __all__ = ["warmup"]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "lingeronnx warmup",
     )
 )
@@ -22,7 +22,7 @@ def warmup(as_json: bool) -> None:
     The cache is below LINGERONNX_CACHE_DIR, else the user's cache folder.
     """
     with progress_bar() as progress:
-        from ...support.warmup import warmup as run
+        from ...support.warmup import compile_kernels as run
 
         seconds, cache = run(progress)
     where = f"cached in {cache}" if cache else "no cache folder can be written, so nothing is kept"

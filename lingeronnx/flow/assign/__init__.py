@@ -5,22 +5,22 @@ inequalities of the target (`legalize`). Which power of two a scale becomes is d
 no graph. Must not know: stages, reports.
 """
 
-from .choice import ScaleChoice, idle_overrides
-from .legalize import UnheldScale, legalize
-from .output_bits import widen
-from .scales import assign, wishes
-from .shared_scales import SharedScale, shared_scales, soft_rows, tops
+from .legalize import UnsupportedScaleError, legalize
+from .output_bits import apply_output_bits
+from .scale_policy import ScalePolicy, describe_ineffective_overrides
+from .scales import assign_qparams, calibrate_activations
+from .shared_scales import SharedScaleGroup, find_saturated_clip_bounds, find_softmax_inputs, group_shared_scales
 
 __all__ = [
-    "ScaleChoice",
-    "SharedScale",
-    "UnheldScale",
-    "assign",
-    "idle_overrides",
+    "ScalePolicy",
+    "SharedScaleGroup",
+    "UnsupportedScaleError",
+    "assign_qparams",
+    "describe_ineffective_overrides",
     "legalize",
-    "soft_rows",
-    "shared_scales",
-    "tops",
-    "widen",
-    "wishes",
+    "find_softmax_inputs",
+    "group_shared_scales",
+    "find_saturated_clip_bounds",
+    "apply_output_bits",
+    "calibrate_activations",
 ]

@@ -3,9 +3,9 @@
 Candidate scales go from the one that holds the whole range upwards: powers of two, or twenty-four per octave for free
 scales. All know the sign: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits 2^-1.
 
-With a zero point (`best_window`) the range is that of the values and 0, and its ends are held apart: the candidates of
-a scale s hold a window of (2^b - 1) / s that begins at the least value, ends at the largest, or lies between, in
-quarters of what is cut off. Zero is in every window, so it is exact.
+With a zero point (`choose_affine_qparams`) the range is that of the values and 0, and its ends are held apart: the
+candidates of a scale s hold a window of (2^b - 1) / s that begins at the least value, ends at the largest, or lies
+between, in quarters of what is cut off. Zero is in every window, so it is exact.
 
 max         the whole range.
 percentile  the largest scale that still holds the share p of all values (p = 99.99 %): the range is cut at the
@@ -35,18 +35,26 @@ import math
 
 import numpy as np
 
-from ...plan.power_of_two import power_below
-from ..observe.statistics import HALF, TensorStats, Through
+from ...plan.power_of_two import floor_power_of_two
+from ..observe.statistics import HALF_BINS, ConsumerFunction, TensorStats
 
-__all__ = ["PERCENTILE", "best_scale", "best_window", "candidates", "full_range_scale", "relative_entropy", "threshold"]
+__all__ = [
+    "PERCENTILE",
+    "candidate_scales",
+    "choose_affine_qparams",
+    "choose_symmetric_scale",
+    "full_range_scale",
+    "kl_divergence",
+    "percentile_threshold",
+]
 
 #: The share of values, in percent, that the calibrator "percentile" holds.
 PERCENTILE = 99.99
 
-_POWER_STEPS = 4  # candidates above the full-range exponent
-_FINE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
-_FEWEST = 99.0  # percent of the values that any candidate holds
-_SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)  # of what is cut off, how much below the least value of a window
+_POWER_OF_TWO_STEPS = 4  # candidates above the full-range exponent
+_FREE_SCALE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
+_MIN_COVERED_PERCENT = 99.0  # percent of the values that any candidate holds
+_WINDOW_SPLITS = (0.5, 0.0, 0.25, 0.75, 1.0)  # of what is cut off, how much below the least value of a window
 
 
 def full_range_scale(stats: TensorStats, bits: int) -> float:
@@ -54,24 +62,24 @@ def full_range_scale(stats: TensorStats, bits: int) -> float:
 
     The top value may round to one past the largest integer and saturate: that costs half a step, no more.
     """
-    return _range_scale(stats.low, stats.high, bits)
+    return _scale_for_range(stats.low, stats.high, bits)
 
 
-def _range_scale(low: float, high: float, bits: int) -> float:
+def _scale_for_range(low: float, high: float, bits: int) -> float:
     top, bottom = (1 << (bits - 1)) - 0.5, (1 << (bits - 1)) + 0.5
     limits = [top / high] if high > 0 else []
     limits += [bottom / -low] if low < 0 else []
     return min(limits)
 
 
-def best_scale(
+def choose_symmetric_scale(
     stats: TensorStats,
     bits: int,
     *,
     power: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: Through | None = None,
+    through: ConsumerFunction | None = None,
 ) -> float:
     """Return the scale for a tensor of signed `bits`.
 
@@ -83,36 +91,36 @@ def best_scale(
         return float(1 << (bits - 1))
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if calibrator == "percentile":
-        reach = threshold(stats, percentile)
+        reach = percentile_threshold(stats, percentile)
         least, most = max(stats.low, -reach), min(stats.high, reach)
         if power:
-            return power_below(_range_scale(least, most, bits))
+            return floor_power_of_two(_scale_for_range(least, most, bits))
         return high / max(most, -least)
-    tried = candidates(stats, bits, power=power)
+    tried = candidate_scales(stats, bits, power=power)
     if calibrator == "max":
         return tried[0]
     if calibrator == "kl":
-        tried = candidates(stats, bits, power=power, far=True)
-        return min(tried, key=lambda scale: relative_entropy(stats, scale, low, high))
+        tried = candidate_scales(stats, bits, power=power, far=True)
+        return min(tried, key=lambda scale: kl_divergence(stats, scale, low, high))
     if bits > 8:
         return tried[0] / 2
     if through is not None:
-        tried = candidates(stats, bits, power=power, far=True)
+        tried = candidate_scales(stats, bits, power=power, far=True)
         if through.scale is not None and not power and tried[0] < through.scale < tried[-1]:
             tried.append(through.scale)  # at which a half-line passes without another rounding
     return min(tried, key=lambda scale: stats.error(scale, low, high, through))
 
 
-def best_window(
+def choose_affine_qparams(
     stats: TensorStats,
     bits: int,
     *,
     power: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: Through | None = None,
+    through: ConsumerFunction | None = None,
 ) -> tuple[float, int]:
-    """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `best_scale`.
+    """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `choose_symmetric_scale`.
 
     The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` stands for x; 0 is always held exactly.
     """
@@ -120,58 +128,60 @@ def best_window(
     if stats.squares == 0:
         return float(1 << (bits - 1)), 0
     if calibrator == "percentile":
-        reach = threshold(stats, percentile)
+        reach = percentile_threshold(stats, percentile)
         least, most = max(least, -reach), min(most, reach)
     full = ((1 << bits) - 1) / (most - least)
-    base = power_below(full) if power else full
+    base = floor_power_of_two(full) if power else full
     if calibrator in ("max", "percentile"):
-        return base, _zero(base, least, most, _SHARES[0], bits)
+        return base, _window_zero_point(base, least, most, _WINDOW_SPLITS[0], bits)
     far = calibrator == "kl" or through is not None
-    over = max(most, -least) / threshold(stats, _FEWEST) if far else 1.0
-    scales = [base * step for step in _steps(power, over)]
-    tried = list(dict.fromkeys((s, _zero(s, least, most, share, bits)) for s in scales for share in _SHARES))
+    over = max(most, -least) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if far else 1.0
+    scales = [base * step for step in _candidate_multipliers(power, over)]
+    tried = list(
+        dict.fromkeys((s, _window_zero_point(s, least, most, share, bits)) for s in scales for share in _WINDOW_SPLITS)
+    )
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def cost(window: tuple[float, int]) -> float:
         scale, zero = window
         if calibrator == "kl":
-            return relative_entropy(stats, scale, low - zero, high - zero)
+            return kl_divergence(stats, scale, low - zero, high - zero)
         return stats.error(scale, low - zero, high - zero, through)
 
     return min(tried, key=cost)
 
 
-def _zero(scale: float, least: float, most: float, share: float, bits: int) -> int:
+def _window_zero_point(scale: float, least: float, most: float, share: float, bits: int) -> int:
     """Return the zero point of a window at `scale` in [least, most], `share` of what it leaves out lying below it."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     out = (most - least) - (high - low) / scale
     return min(max(math.floor(low - (least + share * out) * scale + 0.5), low), high)
 
 
-def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:
+def candidate_scales(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:
     """Return the scales to choose from, from the one that holds the whole range upwards.
 
-    far : go on until only `_FEWEST` percent of the values are held, if that is further.
+    far : go on until only `_MIN_COVERED_PERCENT` percent of the values are held, if that is further.
     """
-    over = max(stats.high, -stats.low) / threshold(stats, _FEWEST) if far else 1.0
+    over = max(stats.high, -stats.low) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if far else 1.0
     if power:
-        base = power_below(full_range_scale(stats, bits))
+        base = floor_power_of_two(full_range_scale(stats, bits))
     else:
         base = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
-    return [base * step for step in _steps(power, over)]
+    return [base * step for step in _candidate_multipliers(power, over)]
 
 
-def _steps(power: bool, over: float) -> list[float]:
+def _candidate_multipliers(power: bool, over: float) -> list[float]:
     """Return what the scale of the whole range is multiplied by, up to `over` at least."""
     if power:
-        return [2.0**step for step in range(max(_POWER_STEPS, math.ceil(math.log2(over))) + 1)]
-    steps = max(_FINE_STEPS, math.ceil(_FINE_STEPS * math.log(over, 4.0)))
-    return [4.0 ** (step / _FINE_STEPS) for step in range(steps + 1)]
+        return [2.0**step for step in range(max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(over))) + 1)]
+    steps = max(_FREE_SCALE_STEPS, math.ceil(_FREE_SCALE_STEPS * math.log(over, 4.0)))
+    return [4.0 ** (step / _FREE_SCALE_STEPS) for step in range(steps + 1)]
 
 
-def threshold(stats: TensorStats, percentile: float) -> float:
+def percentile_threshold(stats: TensorStats, percentile: float) -> float:
     """Return T > 0 such that `percentile` percent of the values have |x| <= T; at most the largest |x| seen."""
-    sizes = stats.bins[HALF:] + stats.bins[HALF - 1 :: -1]  # by |x|, in bins of one width
+    sizes = stats.bins[HALF_BINS:] + stats.bins[HALF_BINS - 1 :: -1]  # by |x|, in bins of one width
     counted = np.cumsum(sizes)
     wanted = min(percentile / 100.0, 1.0) * stats.count
     index = int(np.searchsorted(counted, wanted))
@@ -183,7 +193,7 @@ def threshold(stats: TensorStats, percentile: float) -> float:
     return min((index + max(float(inside), 1e-3)) * width, largest)
 
 
-def relative_entropy(stats: TensorStats, scale: float, low: int, high: int) -> float:
+def kl_divergence(stats: TensorStats, scale: float, low: int, high: int) -> float:
     """Return KL of the module's docstring for integers low..high at `scale`; infinite where no value is inside."""
     centres, counts = stats.occupied()
     other = centres * 2 != math.ldexp(1.0, stats.exponent) * stats.factor  # all but the bin that begins at zero

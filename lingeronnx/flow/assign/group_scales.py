@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...plan import LARGEST_FACTOR, Affine, in_groups
+from ...plan import MAX_GROUP_FACTOR, Affine, make_grouped_qparams
 
-__all__ = ["group_scales"]
+__all__ = ["compute_group_qparams"]
 
-_FREE = 4.0 ** (np.arange(49) / 48)  # times the scale that holds a group's largest weight
-_ROOM = np.linspace(1.0, 0.75, 25)
-_FEW_BITS = 4
-_POWERS = 2.0 ** np.arange(5)
-_LARGEST_POWER = 128
+_SCALE_MULTIPLIERS = 4.0 ** (np.arange(49) / 48)  # times the scale that holds a group's largest weight
+_REFINED_SCALE_MULTIPLIERS = np.linspace(1.0, 0.75, 25)
+_LOW_BITS = 4
+_POWER_OF_TWO_MULTIPLIERS = 2.0 ** np.arange(5)
+_MAX_POWER_OF_TWO_FACTOR = 128
 
 
-def group_scales(
+def compute_group_qparams(
     values: np.ndarray, size: int, bits: int, *, power: bool, calibrator: str, refined: bool = False
 ) -> Affine:
     """Return how a matrix `values` [O, I] is held in groups of `size`; I > size.
@@ -47,29 +47,35 @@ def group_scales(
         whole = np.where(live, top / peak, np.inf)
     if power:  # half a step beyond the largest integer is no more than any rounding costs
         whole[live] = 2.0 ** np.floor(np.log2((top + 0.5) / peak[live]))
-    steps = _POWERS if power else _ROOM if refined and bits <= _FEW_BITS else _FREE
+    steps = (
+        _POWER_OF_TWO_MULTIPLIERS
+        if power
+        else _REFINED_SCALE_MULTIPLIERS
+        if refined and bits <= _LOW_BITS
+        else _SCALE_MULTIPLIERS
+    )
     steps = steps[: 1 if calibrator == "max" else None]
-    free = _best(cut, np.where(live, whole, 1.0)[None] * steps[:, None, None], bits)
-    row = _row_scales(np.where(live, free, np.inf), power, float(1 << (bits - 1)))
+    free = _least_error_scales(cut, np.where(live, whole, 1.0)[None] * steps[:, None, None], bits)
+    row = _accumulator_scales(np.where(live, free, np.inf), power, float(1 << (bits - 1)))
     with np.errstate(divide="ignore"):
         wanted = np.where(live, row[:, None] / (whole * steps[:, None, None]), 1.0)
-    factors = np.clip(np.rint(wanted), 1, _LARGEST_POWER if power else LARGEST_FACTOR)
-    found = row[:, None] / _best(cut, row[:, None] / factors, bits)
-    return in_groups(row, np.rint(found).astype(np.int64), size, bits)
+    factors = np.clip(np.rint(wanted), 1, _MAX_POWER_OF_TWO_FACTOR if power else MAX_GROUP_FACTOR)
+    found = row[:, None] / _least_error_scales(cut, row[:, None] / factors, bits)
+    return make_grouped_qparams(row, np.rint(found).astype(np.int64), size, bits)
 
 
-def _row_scales(scales: np.ndarray, power: bool, unknown: float) -> np.ndarray:
+def _accumulator_scales(scales: np.ndarray, power: bool, unknown: float) -> np.ndarray:
     """Return S [O] for the scales [O, groups] that groups would have, infinite where all of a group is zero."""
     least = scales.min(axis=1)
     some = np.isfinite(least)
     least[~some] = least[some].min(initial=unknown) if some.any() else unknown
     if not power:
-        return np.asarray(LARGEST_FACTOR * least, np.float32).astype(np.float64)
+        return np.asarray(MAX_GROUP_FACTOR * least, np.float32).astype(np.float64)
     most = np.where(np.isfinite(scales), scales, 0.0).max(axis=1)
-    return np.where(some, np.minimum(most, _LARGEST_POWER * least), least)
+    return np.where(some, np.minimum(most, _MAX_POWER_OF_TWO_FACTOR * least), least)
 
 
-def _best(cut: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
+def _least_error_scales(cut: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """Return of `scales` [tried, O, groups] the one for each group of `cut` [O, groups, size] with the least error."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     best, least = scales[0].copy(), np.full(scales.shape[1:], np.inf)

@@ -20,32 +20,32 @@ import numpy as np
 
 from ...formats import Format
 from ...graph import ir
-from ...ops import Op, parameter_values
-from ...plan import Affine, PerAxis, PerGroup, in_groups
-from ...plan.config import QuantConfig, group_size
-from ...plan.power_of_two import power_below
-from ...qdq.read import Read
+from ...ops import Op, get_weight_values
+from ...plan import Affine, PerAxis, PerGroup, make_grouped_qparams
+from ...plan.config import QuantConfig, parse_group_size
+from ...plan.power_of_two import floor_power_of_two
+from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
-from .shared_scales import SharedScale
+from .shared_scales import SharedScaleGroup
 
 __all__ = [
-    "Taken",
-    "activation_scales",
-    "candidates",
-    "costs",
-    "parameters",
-    "summary",
-    "weight_scales",
+    "ImportedQParams",
+    "candidate_weight_qparams",
+    "format_model_import",
+    "import_activation_qparams",
+    "import_weight_qparams",
+    "iter_quantized_weights",
+    "measure_weight_conversion",
 ]
 
-_NEARLY = 1 / 15  # of a range, which may be cut off for twice the resolution
-_ON_GRID = 1e-2  # counts that a number may be off
+_MAX_CLIPPED_SHARE = 1 / 15  # of a range, which may be cut off for twice the resolution
+_GRID_TOLERANCE = 1e-2  # counts that a number may be off
 
 
 @dataclass(frozen=True)
-class Taken:
+class ImportedQParams:
     """One scale that came with the model.
 
     scale, zero_point, bits : as it came (the coarsest of a weight's). held : as it is held now. lost : bits of
@@ -75,17 +75,27 @@ class Taken:
         """Return JSON-ready values."""
         now = self.held
         return {
-            "tensor": self.tensor, "scale": self.scale, "zero_point": self.zero_point, "bits": self.bits,
-            "held_scale": now.scales.tolist(), "held_bits": now.bits,
-            "held_zero_point": int(now.zero_points.flat[0]), "bits_lost": self.lost, "sqnr": self.sqnr,
+            "tensor": self.tensor,
+            "scale": self.scale,
+            "zero_point": self.zero_point,
+            "bits": self.bits,
+            "held_scale": now.scales.tolist(),
+            "held_bits": now.bits,
+            "held_zero_point": int(now.zero_points.flat[0]),
+            "bits_lost": self.lost,
+            "sqnr": self.sqnr,
             "kept": self.kept,
-        }  # fmt: skip
+        }
 
 
-def activation_scales(
-    read: Read, shared: Sequence[SharedScale], target: Target, conf: QuantConfig, stats: Stats,
+def import_activation_qparams(
+    read: ImportedQuantization,
+    shared: Sequence[SharedScaleGroup],
+    target: Target,
+    conf: QuantConfig,
+    stats: Stats,
     factors: Mapping[str, np.ndarray],
-) -> tuple[dict[str, Affine], list[Taken]]:  # fmt: skip
+) -> tuple[dict[str, Affine], list[ImportedQParams]]:
     """Return how the tensors that `read` has scales for are held, all of a shared scale alike, and what that cost.
 
     stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
@@ -99,18 +109,18 @@ def activation_scales(
         statistics_of = {name: grid for name, grid in known.items() if name in group.statistics_of} or known
         widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
-        q = _activation(widest, target, conf, group, stats, factor)
+        q = _convert_activation_qparams(widest, target, conf, group, stats, factor)
         by_tensor.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
             lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
             exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
-            taken.append(Taken(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
+            taken.append(ImportedQParams(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
     return by_tensor, taken
 
 
-def _activation(
-    grid: Affine, target: Target, conf: QuantConfig, group: SharedScale, stats: Stats, factor: float
+def _convert_activation_qparams(
+    grid: Affine, target: Target, conf: QuantConfig, group: SharedScaleGroup, stats: Stats, factor: float
 ) -> Affine:
     bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1
@@ -120,55 +130,58 @@ def _activation(
     scale /= factor
     if conf.mode == "q-value":
         zero = 0 if target.power_of_two else zero
-        scale = _power(scale, group.stats(stats), bits, zero)
+        scale = _choose_power_of_two(scale, group.stats(stats), bits, zero)
     return Affine(float(np.float32(scale)), bits, zero_point=zero)
 
 
-def _power(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
+def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
     """Return a power of two in place of `scale`."""
-    lower = power_below(scale, imported=True)
+    lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
     if stats is not None and stats.squares > 0:
         ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
         return min((lower, 2 * lower), key=lambda tried: float(stats.error(tried, *ends)))
-    return 2 * lower if 2 * lower * (1 - _NEARLY) <= scale else lower
+    return 2 * lower if 2 * lower * (1 - _MAX_CLIPPED_SHARE) <= scale else lower
 
 
-def weight_scales(
-    read: Read, parts: Partition, target: Target, conf: QuantConfig
+def import_weight_qparams(
+    read: ImportedQuantization, parts: Partition, target: Target, conf: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
     by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
-    for node, op, name, values in parameters(parts):
-        for grid in candidates(read, node, name, values):
+    for node, op, name, values in iter_quantized_weights(parts):
+        for grid in candidate_weight_qparams(read, node, name, values):
             grids.setdefault(name, grid)
-            q = _weight(grid, values, op.format, target, conf)
+            q = _match_weight_qparams(grid, values, op.format, target, conf)
             if q is not None:
                 by_weight[name], grids[name] = q, grid
                 break
     return by_weight, grids
 
 
-def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
+def candidate_weight_qparams(read: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
     """Return the grids that `read` may have meant for the weight `name` of `node`, which holds `values` now."""
     grid = read.weights.get(name)
     named = [] if grid is None else [grid]
-    own = [pair for pair in read.layers.get(ir.origin(node), ()) if grid is None or pair[0] is grid]
-    return [*named, *(candidate for grid, old in own for candidate in (grid, *_multiplied(grid, old, values)))]
+    own = [pair for pair in read.layers.get(ir.origin_name(node), ()) if grid is None or pair[0] is grid]
+    return [
+        *named,
+        *(candidate for grid, old in own for candidate in (grid, *_rescale_for_folded_norm(grid, old, values))),
+    ]
 
 
-def parameters(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
+def iter_quantized_weights(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
     """Yield every quantized weight: its node and rule, its name, its real numbers."""
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            values = parameter_values(node, index)
+            values = get_weight_values(node, index)
             if values is not None:
-                yield node, op, ir.read_name(node, index), np.asarray(values, np.float64)
+                yield node, op, ir.input_name(node, index), np.asarray(values, np.float64)
 
 
-def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
+def _rescale_for_folded_norm(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
     """Return the grid of a weight whose channels were multiplied by something: a batch normalisation folded in."""
     if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
         return []
@@ -179,7 +192,9 @@ def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affin
     return [Affine(scales, grid.bits, PerAxis(0), signed=grid.signed)] if len(scales) > 1 else []
 
 
-def _weight(grid: Affine, values: np.ndarray, form: Format, target: Target, conf: QuantConfig) -> Affine | None:
+def _match_weight_qparams(
+    grid: Affine, values: np.ndarray, form: Format, target: Target, conf: QuantConfig
+) -> Affine | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
     axis = form.channel_axis
     bits = (
@@ -189,42 +204,44 @@ def _weight(grid: Affine, values: np.ndarray, form: Format, target: Target, conf
     )
     many = not grid.single
     if isinstance(grid.granularity, PerGroup):
-        taken = form.grouped and bits == grid.bits and grid.granularity.size == group_size(conf.weight_scales)
-        return _on_grid(values, _in_groups(grid, values), conf) if taken else None
+        taken = form.grouped and bits == grid.bits and grid.granularity.size == parse_group_size(conf.weight_scales)
+        return _accept_if_on_grid(values, _regroup_qparams(grid, values), conf) if taken else None
     if not bits or (
         many and (axis is None or conf.weight_scales == "tensor" or values.shape[axis] != grid.scales.size)
     ):
         return None
     q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
-    return _on_grid(values, q, conf)
+    return _accept_if_on_grid(values, q, conf)
 
 
-def _in_groups(grid: Affine, values: np.ndarray) -> Affine | None:
+def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
     """Return the groups of `grid` along the rows of `values` [O, I], None where they do not fit or have no factors."""
     assert isinstance(grid.granularity, PerGroup)
     turned, size = grid.along(1), grid.granularity.size
     if values.ndim != 2 or turned.scales.shape != (len(values), -(-values.shape[1] // size)) or grid.bits > 8:
         return None
     try:
-        return in_groups(*turned.factors, size, grid.bits)
+        return make_grouped_qparams(*turned.factors, size, grid.bits)
     except ValueError:
         return None
 
 
-def _on_grid(values: np.ndarray, q: Affine | None, conf: QuantConfig) -> Affine | None:
+def _accept_if_on_grid(values: np.ndarray, q: Affine | None, conf: QuantConfig) -> Affine | None:
     """Return `q` where `values` lie on its integers and the mode has its scales, else None."""
     if q is None or (conf.mode == "q-value" and not q.power_of_two):
         return None
     counts = values * q.broadcast(values.shape)
     near = np.rint(counts)
     inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
-    return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None
+    return q if inside and np.abs(counts - near).max(initial=0.0) < _GRID_TOLERANCE else None
 
 
-def costs(parts: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]) -> list[Taken]:
+def measure_weight_conversion(
+    parts: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
+) -> list[ImportedQParams]:
     """Return what became of the weights: those on their grid, and those that were quantized anew."""
     by_weight = {}
-    for _, _, name, values in parameters(parts):
+    for _, _, name, values in iter_quantized_weights(parts):
         if name not in grids or name not in tensors:
             continue
         q, grid = tensors[name], grids[name]
@@ -232,11 +249,15 @@ def costs(parts: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, A
         noise, power = float((off**2).sum()), float((values**2).sum())
         exact = noise <= power * 1e-8
         sqnr = None if exact else 10 * math.log10(power / noise)
-        by_weight[name] = Taken(name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr)
+        by_weight[name] = ImportedQParams(
+            name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr
+        )
     return list(by_weight.values())
 
 
-def summary(taken: Sequence[Taken], missing: Sequence[str], synthetic: bool, full: bool) -> list[str]:
+def format_model_import(
+    taken: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
+) -> list[str]:
     """Return what a user should read of it."""
     activations = [t for t in taken if t.lost is not None]
     weights = [t for t in taken if t.lost is None]

@@ -17,20 +17,26 @@ import numpy as np
 from ...graph import ir
 from ...plan import Affine, PerAxis
 from ...plan.config import QuantConfig
-from ...plan.power_of_two import power_below
-from ...qdq.read import Read
+from ...plan.power_of_two import floor_power_of_two
+from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
 from ..partition import Partition
-from .imported_scales import Taken, candidates, parameters
+from .imported_scales import ImportedQParams, candidate_weight_qparams, iter_quantized_weights
 
-__all__ = ["Borrowed", "borrowed_weights", "follow", "refusals", "told"]
+__all__ = [
+    "ImportedWeights",
+    "collect_rejections",
+    "format_plan_import",
+    "import_external_weight_scales",
+    "update_applied_qparams",
+]
 
-_WORSE = 12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
-_NAMES = 5  # that a note lists
+_MAX_SQNR_LOSS_DB = 12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
+_MAX_NAMES = 5  # that a note lists
 
 
 @dataclass
-class Borrowed:
+class ImportedWeights:
     """How weights are held at another tool's scales.
 
     taken : what became of each scale. refused : {weight: why its scale is not taken}. used : the weights, by the names
@@ -38,59 +44,74 @@ class Borrowed:
     """
 
     held: dict[str, Affine] = field(default_factory=dict)
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ImportedQParams] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
 
-def borrowed_weights(read: Read, parts: Partition, target: Target, conf: QuantConfig) -> Borrowed:
+def import_external_weight_scales(
+    read: ImportedQuantization, parts: Partition, target: Target, conf: QuantConfig
+) -> ImportedWeights:
     """Return how the weights are held that `read` has scales for."""
-    borrowed = Borrowed()
-    for node, op, name, values in parameters(parts):
-        grids = candidates(read, node, name, values)
+    borrowed = ImportedWeights()
+    for node, op, name, values in iter_quantized_weights(parts):
+        grids = candidate_weight_qparams(read, node, name, values)
         if not grids:
             continue
-        own = [grid for grid, _ in read.layers.get(ir.origin(node), ())]
+        own = [grid for grid, _ in read.layers.get(ir.origin_name(node), ())]
         borrowed.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
-        fitting = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, target, conf))]
+        fitting = [
+            (q, grid)
+            for grid in grids
+            if (q := _convert_weight_qparams(grid, values, op.format.channel_axis, target, conf))
+        ]
         if not fitting:
-            borrowed.refused[name] = _why(grids[0], values, target)
+            borrowed.refused[name] = _format_rejection(grids[0], values, target)
             continue
-        q, grid = max(fitting, key=lambda pair: _sqnr(values, pair[0]))
+        q, grid = max(fitting, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
-        plain, got = _sqnr(values, Affine(_fitting(top, values, q.bits, conf), q.bits)), _sqnr(values, q)
-        if got < plain - _WORSE:
+        plain, got = (
+            _rounding_sqnr_db(values, Affine(_fit_scale_to_mode(top, values, q.bits, conf), q.bits)),
+            _rounding_sqnr_db(values, q),
+        )
+        if got < plain - _MAX_SQNR_LOSS_DB:
             borrowed.refused[name] = (
                 f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
             )
             continue
         same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
         borrowed.held[name] = q
-        borrowed.taken.append(Taken(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got))
+        borrowed.taken.append(
+            ImportedQParams(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got)
+        )
     return borrowed
 
 
-def _why(grid: Affine, values: np.ndarray, target: Target) -> str:
+def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
     if grid.bits > max(target.bits):
         return f"{grid.bits} bits; {target.name} computes in {' or '.join(map(str, target.bits))}"
     return f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight has here"
 
 
-def _held(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
+def _convert_weight_qparams(
+    grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig
+) -> Affine | None:
     """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
     many = not grid.single
     if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
         return None
-    scales = _symmetric(grid)
+    scales = _symmetric_scales(grid)
     if many and conf.weight_scales != "tensor":
         rows = np.moveaxis(values, axis or 0, 0)
-        scales_held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
+        scales_held = tuple(
+            _fit_scale_to_mode(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True)
+        )
         return Affine(scales_held, bits, PerAxis(axis or 0))
-    return Affine(_fitting(min(scales), values, bits, conf), bits)
+    return Affine(_fit_scale_to_mode(min(scales), values, bits, conf), bits)
 
 
-def _symmetric(grid: Affine) -> list[float]:
+def _symmetric_scales(grid: Affine) -> list[float]:
     """Return the scales of a grid around 0 that holds the same range: weights have no zero points here."""
     middle, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
     return [
@@ -99,22 +120,22 @@ def _symmetric(grid: Affine) -> list[float]:
     ]
 
 
-def _fitting(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> float:
+def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> float:
     """Return `scale`, or the power of two around it that is the better one for `values`."""
-    lower = power_below(scale, imported=True)
+    lower = floor_power_of_two(scale, imported=True)
     if conf.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
         return float(np.float32(scale)) if conf.mode != "q-value" else lower
-    return max((lower, 2 * lower), key=lambda tried: _sqnr(values, Affine(tried, bits)))
+    return max((lower, 2 * lower), key=lambda tried: _rounding_sqnr_db(values, Affine(tried, bits)))
 
 
-def _sqnr(values: np.ndarray, q: Affine) -> float:
+def _rounding_sqnr_db(values: np.ndarray, q: Affine) -> float:
     """Return the SQNR in dB of `values` rounded to integers."""
     noise = float(((q.on_grid(values) - values) ** 2).sum())
     power = float((values**2).sum())
     return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
 
 
-def follow(taken: Sequence[Taken], tensors: Mapping[str, Affine]) -> list[Taken]:
+def update_applied_qparams(taken: Sequence[ImportedQParams], tensors: Mapping[str, Affine]) -> list[ImportedQParams]:
     """Return `taken` as the finished plan holds them: rules of the platform may have moved scales since."""
     followed = []
     for one in taken:
@@ -124,7 +145,9 @@ def follow(taken: Sequence[Taken], tensors: Mapping[str, Affine]) -> list[Taken]
     return followed
 
 
-def refusals(read: Read, taken: Sequence[Taken], weights: Borrowed) -> dict[str, str]:
+def collect_rejections(
+    read: ImportedQuantization, taken: Sequence[ImportedQParams], weights: ImportedWeights
+) -> dict[str, str]:
     """Return {tensor: why} of all that a file speaks of and nothing was taken from."""
     have = {one.tensor for one in taken}
     inside = "it has no integers of its own here: part of another layer, or in float"
@@ -133,8 +156,13 @@ def refusals(read: Read, taken: Sequence[Taken], weights: Borrowed) -> dict[str,
     return {**read.refused, **lost, **weights.refused}
 
 
-def told(
-    tool: str, taken: Sequence[Taken], refused: Mapping[str, str], missing: Sequence[str], synthetic: bool, full: bool
+def format_plan_import(
+    tool: str,
+    taken: Sequence[ImportedQParams],
+    refused: Mapping[str, str],
+    missing: Sequence[str],
+    synthetic: bool,
+    full: bool,
 ) -> list[str]:
     """Return what a user should read of it: sums with names, or with `full` tensor by tensor."""
     kept, other = [one for one in taken if one.kept], [one for one in taken if not one.kept]
@@ -143,15 +171,15 @@ def told(
     changed = [one.tensor for one in other if not one.held.power_of_two]
     for names, what in ((rounded, "rounded to powers of two"), (changed, "held in the platform's form")):
         if names:
-            lines.append(f"{what}: {_names(names)}")
+            lines.append(f"{what}: {_format_names(names)}")
     for why in dict.fromkeys(refused.values()):
-        lines.append(f"refused: {_names([name for name, reason in refused.items() if reason == why])}: {why}")
+        lines.append(f"refused: {_format_names([name for name, reason in refused.items() if reason == why])}: {why}")
     if missing:
         how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
-        lines.append(f"without a scale there, {how}: {_names(missing)}")
+        lines.append(f"without a scale there, {how}: {_format_names(missing)}")
     return [*lines, *(str(one) for one in other if full)]
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(f"'{name}'" for name in names[:_NAMES]) + more
+def _format_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_MAX_NAMES]) + more

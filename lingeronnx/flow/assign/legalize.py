@@ -9,16 +9,16 @@ import numpy as np
 
 from ...errors import ConstraintError
 from ...graph import ir
-from ...plan import Affine, PerGroup, Plan, in_groups
-from ...plan.power_of_two import power_below
+from ...plan import Affine, PerGroup, Plan, make_grouped_qparams
+from ...plan.power_of_two import floor_power_of_two
 from ...targets import Target
 from ..partition import Partition
-from .shared_scales import SharedScale
+from .shared_scales import SharedScaleGroup
 
-__all__ = ["UnheldScale", "legalize"]
+__all__ = ["UnsupportedScaleError", "legalize"]
 
 
-class UnheldScale(ConstraintError):
+class UnsupportedScaleError(ConstraintError):
     """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
 
     def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
@@ -26,12 +26,12 @@ class UnheldScale(ConstraintError):
         self.tensors, self.exponent, self.least = tensors, exponent, least
 
 
-def _stored(scale: float) -> float:
+def _round_to_float32(scale: float) -> float:
     """Return a scale as a file holds it."""
     return float(np.float32(scale))
 
 
-def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> None:
+def _limit_scales_for_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> None:
     """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
 
     A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
@@ -40,8 +40,8 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
     for node, op in parts.nodes:
         if op.format.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
             continue
-        x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
-        w, bias = tensors.get(name), ir.const(node.inputs[2])
+        x, name = tensors.get(ir.input_name(node)), ir.input_name(node, 1)
+        w, bias = tensors.get(name), ir.const_value(node.inputs[2])
         if x is None or w is None or bias is None or w.single:
             continue
         top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
@@ -49,21 +49,21 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
         reach = np.abs(bias.astype(np.float64)).reshape(-1, sums.scales.size).max(axis=0) * x.scale
         most = [top / size if size > 0 else math.inf for size in reach]
         if power:
-            most = [size if math.isinf(size) else power_below(size) for size in most]
-        least = [_stored(min(pair)) for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)]
+            most = [size if math.isinf(size) else floor_power_of_two(size) for size in most]
+        least = [_round_to_float32(min(pair)) for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)]
         if isinstance(w.granularity, PerGroup):
-            tensors[name] = in_groups(least, w.factors[1], w.granularity.size, w.bits)
+            tensors[name] = make_grouped_qparams(least, w.factors[1], w.granularity.size, w.bits)
         else:
             tensors[name] = w.changed(least)
 
 
-class _PlanScales:
+class _ScaleLegalizer:
     """The scales of a plan while they are lowered; those that share a scale move together.
 
     tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
     """
 
-    def __init__(self, plan: Plan, shared: Sequence[SharedScale], target: Target) -> None:
+    def __init__(self, plan: Plan, shared: Sequence[SharedScaleGroup], target: Target) -> None:
         self._target = target
         self.tensors = {name: q.stored for name, q in plan.tensors.items()}
         self._class_of = {name: group for group in shared for name in group.tensors if name in self.tensors}
@@ -95,8 +95,8 @@ class _PlanScales:
                 changed |= self._lower_to(name, target.exponents[1], why)
             for node, op in parts.nodes:
                 most = op.scaling.max_exponent(node, self.exponent)
-                if most is not None and ir.written_name(node) in self.tensors:
-                    changed |= self._lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
+                if most is not None and ir.output_name(node) in self.tensors:
+                    changed |= self._lower_to(ir.output_name(node), most, f"{op.name} {node.name} cannot shift left")
 
     def _lower_to(self, name: str, most: int, why: str) -> bool:
         if self.exponent(name) <= most:
@@ -107,7 +107,7 @@ class _PlanScales:
         return True
 
     def check(self, parts: Partition) -> None:
-        """Raise ConstraintError for a scale that what reads it does not take, UnheldScale for one that is too small."""
+        """Raise ConstraintError if a consumer rejects a scale, UnsupportedScaleError if a scale is too small."""
         target, fine = self._target, parts.fine_inputs(self._target)
         least = target.exponents[0]
         for name, group in self._class_of.items():
@@ -118,7 +118,7 @@ class _PlanScales:
                     f"takes 2^{fine[name]} at least: give it 8 bits"
                 )
             if exponent < least:
-                raise UnheldScale(
+                raise UnsupportedScaleError(
                     f"tensor '{name}' needs scale 2^{exponent}, {target.name} holds 2^{least} at "
                     "least; scale the model's input down or leave the node in float with --skip",
                     group.tensors,
@@ -134,15 +134,17 @@ class _PlanScales:
         ]
 
 
-def legalize(plan: Plan, parts: Partition, shared: Sequence[SharedScale], target: Target) -> tuple[Plan, list[str]]:
+def legalize(
+    plan: Plan, parts: Partition, shared: Sequence[SharedScaleGroup], target: Target
+) -> tuple[Plan, list[str]]:
     """Return `plan` with every shared scale and inequality of `target` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
-    largest. Raises UnheldScale for a scale below the row's smallest.
+    largest. Raises UnsupportedScaleError for a scale below the row's smallest.
     """
-    scales = _PlanScales(plan, shared, target)
+    scales = _ScaleLegalizer(plan, shared, target)
     scales.share()
-    _hold_biases(scales.tensors, parts, plan.mode == "q-value")
+    _limit_scales_for_biases(scales.tensors, parts, plan.mode == "q-value")
     if not target.power_of_two:
         return plan.with_tensors(scales.tensors), []
     scales.lower(parts)

@@ -8,18 +8,20 @@ from ...plan import Affine
 from ...targets import Target
 from ..observe.statistics import Stats
 from ..partition import Partition
-from .choice import ScaleChoice
+from .scale_policy import ScalePolicy
 
-__all__ = ["widen"]
+__all__ = ["apply_output_bits"]
 
 
-def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: ScaleChoice, target: Target) -> None:
+def apply_output_bits(
+    tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: ScalePolicy, target: Target
+) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
     A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
     bits, has that of the curve's table. Raises ConfigError where the output is none of these.
     """
-    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(target)
+    nodes, able = {ir.output_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(target)
     fine = parts.fine_inputs(target)
     for name, bits in choice.out_bits.items():
         if name in fine and bits in target.curve_bits:
@@ -43,7 +45,7 @@ def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Sc
             del tensors[name]
             continue
         node = nodes[name]
-        exact = tensors[ir.read_name(node)].scale * float(tensors[ir.read_name(node, 1)].scales.min())
+        exact = tensors[ir.input_name(node)].scale * float(tensors[ir.input_name(node, 1)].scales.min())
         observed, setting = stats.get(name), choice.of([name], int(bits))
         best = setting.scale or (exact if observed is None or observed.squares == 0 else setting.best(observed))
         tensors[name] = Affine(setting.scale or min(best, exact), int(bits))

@@ -8,37 +8,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph import ir
-from ...ops import parameter_values
+from ...ops import get_weight_values
 from ...plan import Affine, PerAxis, Plan
-from ...plan.power_of_two import power_below
+from ...plan.power_of_two import floor_power_of_two
 from ...targets import Target
-from ..observe.statistics import Stats, TensorStats, Through
+from ..observe.statistics import ConsumerFunction, Stats, TensorStats
 from ..partition import Partition
-from .choice import ScaleChoice, TensorSetting
-from .group_scales import group_scales
+from .group_scales import compute_group_qparams
 from .legalize import legalize
-from .output_bits import widen
-from .shared_scales import SharedScale, tops
+from .output_bits import apply_output_bits
+from .scale_policy import ScalePolicy, TensorScalePolicy
+from .shared_scales import SharedScaleGroup, find_saturated_clip_bounds
 
-__all__ = ["assign", "wishes"]
+__all__ = ["assign_qparams", "calibrate_activations"]
 
-_SLACK = 1e-6  # of a bound: what float32 rounds
-_FINEST = 2.0**24  # times the scale of a weight's largest channel: what is smaller than that is rounded to zero anyway
+_CLIP_BOUND_TOLERANCE = 1e-6  # of a bound: what float32 rounds
+_MAX_CHANNEL_SCALE_RATIO = (
+    2.0**24
+)  # times the scale of a weight's largest channel: what is smaller than that is rounded to zero anyway
 
 
-def assign(
-    parts: Partition, shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice
+def assign_qparams(
+    parts: Partition, shared: Sequence[SharedScaleGroup], stats: Stats, target: Target, choice: ScalePolicy
 ) -> tuple[Plan, list[str]]:
     """Return the plan for `parts` and the notes a user should read (all-zero tensors, moved scales).
 
     shared : those that `shared_scales` found. stats : of the activations of `parts`.
     """
     notes: list[str] = []
-    tensors = wishes(parts, shared, stats, target, choice, notes)
+    tensors = calibrate_activations(parts, shared, stats, target, choice, notes)
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            name = ir.read_name(node, index)
-            values = parameter_values(node, index)
+            name = ir.input_name(node, index)
+            values = get_weight_values(node, index)
             assert values is not None
             setting = choice.of([name], choice.weight_bits)
             if name in choice.held:
@@ -49,13 +51,17 @@ def assign(
             finer = choice.weight_scales != "tensor" and setting.scale is None
             size = choice.group_size if finer and op.format.grouped and setting.bits <= 8 else None
             if size is not None and size < values.shape[1] and np.any(values):
-                tensors[name] = group_scales(
-                    np.asarray(values), size, setting.bits, power=setting.power, calibrator=setting.calibrator,
+                tensors[name] = compute_group_qparams(
+                    np.asarray(values),
+                    size,
+                    setting.bits,
+                    power=setting.power,
+                    calibrator=setting.calibrator,
                     refined=choice.refined,
-                )  # fmt: skip
+                )
             else:
-                tensors[name] = _weight_scales(np.asarray(values), op.format.channel_axis if finer else None, setting)
-    widen(tensors, parts, stats, choice, target)
+                tensors[name] = _weight_qparams(np.asarray(values), op.format.channel_axis if finer else None, setting)
+    apply_output_bits(tensors, parts, stats, choice, target)
     if target.executor:
         notes += [
             f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
@@ -63,19 +69,19 @@ def assign(
             for name, bits in choice.out_bits.items()
             if bits == "float"
         ]
-    notes += _stay_wide(choice, target)
+    notes += _format_widened_weights(choice, target)
     if choice.mode == "q-value":
-        _coarsen(tensors, parts, shared, target, choice)
+        _apply_coarser_inputs(tensors, parts, shared, target, choice)
     plan = Plan(
         platform=target.name, executor=target.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats)
     )
     plan, moves = legalize(plan, parts, shared, target)
     if choice.asymmetric:
-        notes.append(_around_zero(parts, plan, target))
+        notes.append(_format_zero_point_note(parts, plan, target))
     return plan, notes + moves
 
 
-def _stay_wide(choice: ScaleChoice, target: Target) -> list[str]:
+def _format_widened_weights(choice: ScalePolicy, target: Target) -> list[str]:
     """Return a note for each reason why weights have more bits than they were told."""
     layers: dict[str, list[str]] = {}
     for node, why in choice.wide.values():
@@ -86,7 +92,7 @@ def _stay_wide(choice: ScaleChoice, target: Target) -> list[str]:
     ]
 
 
-def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:
+def _format_zero_point_note(parts: Partition, plan: Plan, target: Target) -> str:
     """Return a note on the activations that have no zero point."""
     parameters = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
     why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(target).values()})
@@ -95,37 +101,44 @@ def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
-def wishes(
-    parts: Partition, shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice, notes: list[str]
+def calibrate_activations(
+    parts: Partition,
+    shared: Sequence[SharedScaleGroup],
+    stats: Stats,
+    target: Target,
+    choice: ScalePolicy,
+    notes: list[str],
 ) -> dict[str, Affine]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, Affine] = {}
-    pinned = tops(parts, target)
+    pinned = find_saturated_clip_bounds(parts, target)
     for group in (*(g for g in shared if not g.function_output), *reversed([g for g in shared if g.function_output])):
         if group.tensors[0] in choice.held:
             tensors.update({name: choice.held[name] for name in group.tensors})
             continue
         setting = choice.of(group.tensors, choice.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        through = _through(group, tensors.get(group.function_output))
-        window = _class_window(group, stats, setting, through)
+        through = _consumer_of(group, tensors.get(group.function_output))
+        window = _affine_qparams_for_group(group, stats, setting, through)
         if window is None:
-            window = Affine(_class_scale(group, top, stats, setting, through, notes), setting.bits)
+            window = Affine(_symmetric_scale_for_group(group, top, stats, setting, through, notes), setting.bits)
         tensors.update(dict.fromkeys(group.tensors, window))
     return tensors
 
 
-def _through(group: SharedScale, written: Affine | None) -> Through | None:
+def _consumer_of(group: SharedScaleGroup, written: Affine | None) -> ConsumerFunction | None:
     """Return what alone reads a class and writes a tensor held as `written`, None where that is not known."""
     if group.function is None or (group.function_output and written is None):
         return None
     if written is None:
-        return Through(group.function)
+        return ConsumerFunction(group.function)
     zero = written.zero_point
-    return Through(group.function, written.scale, written.low - zero, written.high - zero)
+    return ConsumerFunction(group.function, written.scale, written.low - zero, written.high - zero)
 
 
-def _class_window(group: SharedScale, stats: Stats, setting: TensorSetting, through: Through | None) -> Affine | None:
+def _affine_qparams_for_group(
+    group: SharedScaleGroup, stats: Stats, setting: TensorScalePolicy, through: ConsumerFunction | None
+) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
     observed = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
@@ -135,7 +148,7 @@ def _class_window(group: SharedScale, stats: Stats, setting: TensorSetting, thro
     return Affine(scale, setting.bits, zero_point=zero)
 
 
-def _weight_scales(values: np.ndarray, axis: int | None, setting: TensorSetting) -> Affine:
+def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePolicy) -> Affine:
     """Return the scale of a weight, or one for each element along `axis`; a channel of zeros has its neighbours' best.
 
     A bias is held at the same scale as its channel's sums, so a channel of next to nothing must not get a huge one:
@@ -146,12 +159,16 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: TensorSetting)
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
     least = min(scales)
-    most = least * _FINEST
+    most = least * _MAX_CHANNEL_SCALE_RATIO
     return Affine([least if scale > most else scale for scale in scales], setting.bits, PerAxis(axis))
 
 
-def _coarsen(
-    tensors: dict[str, Affine], parts: Partition, shared: Sequence[SharedScale], target: Target, choice: ScaleChoice
+def _apply_coarser_inputs(
+    tensors: dict[str, Affine],
+    parts: Partition,
+    shared: Sequence[SharedScaleGroup],
+    target: Target,
+    choice: ScalePolicy,
 ) -> None:
     """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
     owner = {name: group.tensors for group in shared for name in group.tensors}
@@ -159,18 +176,18 @@ def _coarsen(
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
         for name in op.scaling.coarser_inputs(node, target, lambda name: tensors[name].scale):
-            to, group = tensors[ir.written_name(node)], owner[name]
+            to, group = tensors[ir.output_name(node)], owner[name]
             set_by_user = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
             if not set_by_user and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
 
-def _class_scale(
-    group: SharedScale,
+def _symmetric_scale_for_group(
+    group: SharedScaleGroup,
     top: float | None,
     stats: Stats,
-    setting: TensorSetting,
-    through: Through | None,
+    setting: TensorScalePolicy,
+    through: ConsumerFunction | None,
     notes: list[str],
 ) -> float:
     """Return the scale of a class; `top` is where an operator cuts its values off, if one does.
@@ -181,8 +198,8 @@ def _class_scale(
         return setting.scale
     top_integer = (1 << (setting.bits - 1)) - 1
     observed = group.stats(stats)
-    if top is not None and (observed is None or observed.high <= top * (1 + _SLACK)):
-        return power_below(top_integer / top, imported=True)
+    if top is not None and (observed is None or observed.high <= top * (1 + _CLIP_BOUND_TOLERANCE)):
+        return floor_power_of_two(top_integer / top, imported=True)
     if observed is None or observed.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
@@ -190,10 +207,14 @@ def _class_scale(
     if (
         setting.power and group.output_bound is not None
     ):  # the bound itself saturates by one count: less than a bit costs
-        scale = max(scale, power_below((top_integer + 1) / group.output_bound))
+        scale = max(scale, floor_power_of_two((top_integer + 1) / group.output_bound))
     if setting.bits > 8 and group.hard_bound is not None:
-        scale = power_below((top_integer + 1) / group.hard_bound) if setting.power else top_integer / group.hard_bound
+        scale = (
+            floor_power_of_two((top_integer + 1) / group.hard_bound)
+            if setting.power
+            else top_integer / group.hard_bound
+        )
     if group.room_below is not None:
         most = (top_integer + 1) / (group.room_below - min(observed.low, 0.0))
-        scale = min(scale, power_below(most) if setting.power else most)
+        scale = min(scale, floor_power_of_two(most) if setting.power else most)
     return scale

@@ -14,16 +14,16 @@ from ...formats import CLIP
 from ...graph import ir
 from ...graph.disjoint import DisjointSets
 from ...ops import Op
-from ...ops.functions.activation import bounds
+from ...ops.functions.activation import get_clip_bounds
 from ...targets import Target
 from ..observe.statistics import Curve, Stats, TensorStats
 from ..partition import Partition
 
-__all__ = ["SharedScale", "soft_rows", "shared_scales", "tops"]
+__all__ = ["SharedScaleGroup", "find_softmax_inputs", "group_shared_scales", "find_saturated_clip_bounds"]
 
 
 @dataclass(frozen=True)
-class SharedScale:
+class SharedScaleGroup:
     """Tensors that share one scale.
 
     tensors : in graph order
@@ -56,7 +56,7 @@ class SharedScale:
         return merged
 
 
-def shared_scales(parts: Partition, target: Target) -> tuple[SharedScale, ...]:
+def group_shared_scales(parts: Partition, target: Target) -> tuple[SharedScaleGroup, ...]:
     """Group the integer activations of `parts` by shared scale."""
     sets = DisjointSets()
     mute: set[str] = set()
@@ -72,20 +72,20 @@ def shared_scales(parts: Partition, target: Target) -> tuple[SharedScale, ...]:
             if pair.statistics_of is not None:
                 mute.add(pair.second if pair.statistics_of == pair.first else pair.first)
         if op.scaling.output_bound is not None:
-            bounded[ir.written_name(node)] = op.scaling.output_bound
-        reach = reached.get(ir.read_name(node)) if op.moves else op.scaling.hard_bound
+            bounded[ir.output_name(node)] = op.scaling.output_bound
+        reach = reached.get(ir.input_name(node)) if op.moves else op.scaling.hard_bound
         if reach is not None:
             reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
         if (room := op.scaling.room_below(node)) is not None:
-            below[ir.written_name(node)] = room
+            below[ir.output_name(node)] = room
     members: dict[str, list[str]] = {}
     for name in activations:
         members.setdefault(sets.find(name), []).append(name)
     classes = []
-    values = {str(value.name): value for value in ir.values(parts.graph)}
+    values = {str(value.name): value for value in ir.iter_values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
     symmetric = parts.symmetric(target)
-    shares = soft_rows(parts)
+    shares = find_softmax_inputs(parts)
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
@@ -94,9 +94,9 @@ def shared_scales(parts: Partition, target: Target) -> tuple[SharedScale, ...]:
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in statistics_of) if all(n in reached for n in statistics_of) else None
         free = room is None and not symmetric.keys() & set(names)
-        curve, into = _curve(names, values, inside, parts.graph, target)
+        curve, into = _sole_reader_function(names, values, inside, parts.graph, target)
         classes.append(
-            SharedScale(
+            SharedScaleGroup(
                 tensors=tuple(names),
                 statistics_of=statistics_of,
                 output_bound=bound,
@@ -110,33 +110,33 @@ def shared_scales(parts: Partition, target: Target) -> tuple[SharedScale, ...]:
     return tuple(classes)
 
 
-def soft_rows(parts: Partition) -> dict[str, int]:
+def find_softmax_inputs(parts: Partition) -> dict[str, int]:
     """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
 
     What lies far below the largest value of a row has no share of it, so it needs no room in a scale; nor does more
     than a lead over the others that leaves them no share.
     """
-    values = {str(value.name): value for value in ir.values(parts.graph)}
+    values = {str(value.name): value for value in ir.iter_values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
     axes: dict[str, int] = {}
     for node in parts.graph.graph:
         if node.op_type != "Softmax" or node.domain or id(node) in inside:
             continue
-        name, names = ir.read_name(node), _moved_from(ir.read_name(node), values, inside)
+        name, names = ir.input_name(node), _trace_data_movement(ir.input_name(node), values, inside)
         readers = _float_readers(names, values, inside) if name in parts.activations else None
         if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
-            axes[name] = int(ir.attr(node, "axis", -1))
+            axes[name] = int(ir.get_attr(node, "axis", -1))
     return axes
 
 
-def _moved_from(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
+def _trace_data_movement(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
     """Return the tensor and those that it only moves, up to the first."""
     names = [name]
     while name in values:  # no constant
         maker = ir.producer(values[name])
         if maker is None or id(maker) not in inside or not inside[id(maker)].moves:
             break
-        name = ir.read_name(maker)
+        name = ir.input_name(maker)
         if name in values:
             names.append(name)
     return names
@@ -163,8 +163,8 @@ def _float_readers(
     return readers
 
 
-def _curve(
-    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, target: Target
+def _sole_reader_function(
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Model, target: Target
 ) -> tuple[Curve | None, str]:
     """Return what alone reads the tensors `names` of one scale, outside of what moves them, and what that writes.
 
@@ -184,18 +184,18 @@ def _curve(
     if len(readers) != 1 or any(values[name].is_graph_output() for name in names):
         return None, ""
     ((key, node),) = readers.items()
-    written = ir.written_name(node)
+    written = ir.output_name(node)
     if key not in inside or written in names:
         return None, ""
     return inside[key].scaling.function(model, node, target), written
 
 
-def tops(parts: Partition, target: Target) -> dict[str, float]:
+def find_saturated_clip_bounds(parts: Partition, target: Target) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     bounds_held: dict[str, float] = {}
     for node, op in parts.nodes:
         if op.format is CLIP and not target.runs(CLIP.name):
-            limits = bounds(node)
+            limits = get_clip_bounds(node)
             assert limits is not None
-            bounds_held[ir.written_name(node)] = limits[1]
+            bounds_held[ir.output_name(node)] = limits[1]
     return bounds_held

@@ -4,6 +4,6 @@ A method keeps the float function of the graph (checked in onnxruntime by the ca
 transforms what its tensors mean afterwards. Must not know: stages, reports.
 """
 
-from .refine import Methods
+from .refine import RefinementOptions
 
-__all__ = ["Methods"]
+__all__ = ["RefinementOptions"]

@@ -15,31 +15,31 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
-from ...ops import is_relu
-from .rounding import damped, moved, sweep
+from ...ops import is_relu_like
+from .rounding import regularize_moments, round_half_to_even, sweep_columns
 
-__all__ = ["block_descended", "block_metric"]
+__all__ = ["compute_block_metric", "minimize_block_error"]
 
-_PASSED = operators.POOLS.keys() | {"Flatten"}  # keep channels apart
-_OWN = 1.0  # of the mean diagonal: what the layer's own outputs count
+_TRANSPARENT_OPS = operators.POOL_KINDS.keys() | {"Flatten"}  # keep channels apart
+_OWN_OUTPUT_WEIGHT = 1.0  # of the mean diagonal: what the layer's own outputs count
 
 
-def block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
+def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
     """Return G [O, O] of the module's docstring for the layer `node`, None where no layer alone reads it.
 
     values : what the float model gives at the layer's output, [n, O].
     """
     value, masked = node.outputs[0], False
     reader = ir.sole_consumer(value)
-    while reader is not None and (is_relu(reader) or reader.op_type in _PASSED):
-        masked |= is_relu(reader)
+    while reader is not None and (is_relu_like(reader) or reader.op_type in _TRANSPARENT_OPS):
+        masked |= is_relu_like(reader)
         value = reader.outputs[0]
         reader = ir.sole_consumer(value)
     if reader is None or reader.op_type not in ("Conv", "Linear") or reader.inputs[0] is not value:
         return None
-    weight, shape = ir.const(reader.inputs[1]), ir.shape(value)
+    weight, shape = ir.const_value(reader.inputs[1]), ir.get_shape(value)
     outputs = values.shape[1]
-    group = int(ir.attr(reader, "group", 1)) if reader.op_type == "Conv" else 1
+    group = int(ir.get_attr(reader, "group", 1)) if reader.op_type == "Conv" else 1
     alike = reader.op_type == node.op_type or (shape is not None and len(shape) == 2)  # channels on one axis
     if weight is None or not alike or weight.shape[1] * group != outputs:
         return None
@@ -51,10 +51,10 @@ def block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
     if masked:
         passes = (values > 0).astype(np.float32)
         metric *= passes.T @ passes / len(passes)
-    return np.asarray(metric + _OWN * np.trace(metric) / outputs * np.eye(outputs))
+    return np.asarray(metric + _OWN_OUTPUT_WEIGHT * np.trace(metric) / outputs * np.eye(outputs))
 
 
-def block_descended(
+def minimize_block_error(
     rounded: np.ndarray,
     weight: np.ndarray,
     moments: np.ndarray,
@@ -66,8 +66,8 @@ def block_descended(
 ) -> np.ndarray:
     """Return integers [G, O, K] in low..high whose error behind the block is not above that of `rounded`.
 
-    Coordinate descent from `rounded` towards `weight`, in counts. moments, samples, step : as for `compensated_round`.
-    metric : [G * O, G * O], of which each group takes its own channels.
+    Coordinate descent from `rounded` towards `weight`, in counts. moments, samples, step : as for
+    `round_with_compensation`. metric : [G * O, G * O], of which each group takes its own channels.
     """
     result = rounded.copy()
     outputs = rounded.shape[1]
@@ -75,8 +75,8 @@ def block_descended(
         own = metric[g * outputs : (g + 1) * outputs, g * outputs : (g + 1) * outputs]
         if np.trace(moment) <= 0 or np.diagonal(own).min() <= 0:
             continue
-        h = damped(moment[None], samples)[0]
-        columns = np.argsort(-np.diagonal(h), kind="stable")  # as for `compensated_round`
+        h = regularize_moments(moment[None], samples)[0]
+        columns = np.argsort(-np.diagonal(h), kind="stable")  # as for `round_with_compensation`
         rows = np.argsort(-np.diagonal(own), kind="stable")
         place = np.ix_(rows, columns)
         integers = rounded[g][place]
@@ -98,12 +98,12 @@ def _descend(
     """Move the `integers` [O, K] of one group in place, column by column, each from its first row to its last."""
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        return _moved(column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k])
+        return _descend_column(column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k])
 
-    sweep(integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change)
+    sweep_columns(integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change)
 
 
-def _moved(
+def _descend_column(
     column: np.ndarray,
     slope: np.ndarray,
     metric: np.ndarray,
@@ -117,7 +117,7 @@ def _moved(
     start = 0
     while start < len(column):
         own = None if step is None else step[start:]
-        new = moved(column[start:] - slope[start:] / bend[start:], low, high, own)
+        new = round_half_to_even(column[start:] - slope[start:] / bend[start:], low, high, own)
         (where,) = np.nonzero(new != column[start:])
         if not len(where):
             break

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...graph import ir
-from ...ops.layers.recurrent import LSTM, given
+from ...ops.layers.recurrent import LSTM, optional_input_indices
 from ...run.runners import FloatRunner
 from ...targets import Target
 from ..partition import Partition
 
-__all__ = ["cell_notes", "kept_cells"]
+__all__ = ["format_cell_clipping", "simulate_retained_cells"]
 
 
-def cell_notes(
+def format_cell_clipping(
     parts: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
     """Return a note for every integer LSTM of `parts` whose cells `target` cuts on the samples `feed`.
@@ -27,17 +27,20 @@ def cell_notes(
     """
     limit = LSTM.cell_limit(target)
     layers = [
-        node for node, op in parts.nodes if op is LSTM and (target.bytes_only or ir.written_name(node) not in wide)
+        node for node, op in parts.nodes if op is LSTM and (target.bytes_only or ir.output_name(node) not in wide)
     ]
     if limit is None or not layers:
         return []
-    inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
+    inputs = {ir.input_name(n, i) for n in layers for i in (0, *optional_input_indices(n).values())}
     tensors = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
     notes = []
     remedy = "" if target.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:
-        more = {key: tensors.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
-        kept = np.abs(kept_cells(node, tensors[ir.read_name(node)], **more))
+        more = {
+            key: tensors.get(ir.input_name(node, i), ir.const_value(node.inputs[i]))
+            for key, i in optional_input_indices(node).items()
+        }
+        kept = np.abs(simulate_retained_cells(node, tensors[ir.input_name(node)], **more))
         if kept.max(initial=0.0) > limit:
             share = float((kept > limit).mean())
             notes.append(
@@ -47,7 +50,7 @@ def cell_notes(
     return notes
 
 
-def kept_cells(
+def simulate_retained_cells(
     node: ir.Node,
     x: np.ndarray,
     *,
@@ -59,11 +62,11 @@ def kept_cells(
 
     lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's length.
     """
-    w, r, b = (np.asarray(ir.const(v), np.float64) for v in node.inputs[1:4])
+    w, r, b = (np.asarray(ir.const_value(v), np.float64) for v in node.inputs[1:4])
     units = r.shape[1]
     count = np.full(len(x), x.shape[1]) if lengths is None else np.broadcast_to(lengths, len(x))
     times = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
-    if ir.attr(node, "direction") == "reverse":
+    if ir.get_attr(node, "direction") == "reverse":
         times = np.clip(count[:, None] - 1 - times, 0, None)
     sums = np.take_along_axis(x, times[..., None], axis=1) @ w.T + b.reshape(2, -1).sum(axis=0)
     state, cell = (np.zeros((len(x), units)) + (0 if a is None else a.reshape(-1, units)) for a in (h, c))

@@ -18,33 +18,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...ops import parameter_values
+from ...ops import get_weight_values
 from ...plan import Affine, Plan
-from ...plan.fake import fake_quantized
+from ...plan.fake_quant import build_fake_quantized_graph
 from ...run.runners import FloatRunner
 from ..assign.calibrators import full_range_scale
-from ..assign.choice import ScaleChoice
-from ..assign.shared_scales import SharedScale
+from ..assign.scale_policy import ScalePolicy
+from ..assign.shared_scales import SharedScaleGroup
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
 
-__all__ = ["costly_cuts"]
+__all__ = ["find_costly_clipping"]
 
-_FEW = 0.02  # of an output's elements: these hold half of its power where it speaks of rare values
-_SHARE = 0.25  # of an output's noise
-_TINY = 1e-30  # so that shares are defined where there is no noise, or nothing at all
-_FINE = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
+_SPARSE_SHARE = 0.02  # of an output's elements: these hold half of its power where it speaks of rare values
+_MIN_NOISE_SHARE = 0.25  # of an output's noise
+_EPSILON = 1e-30  # so that shares are defined where there is no noise, or nothing at all
+_EXTRA_BITS = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
 
 _Tensors = Mapping[str, Affine]
 _Feeds = Sequence[Mapping[str, np.ndarray]]
 
 
-def costly_cuts(
+def find_costly_clipping(
     parts: Partition,
     plan: Plan,
-    shared: Sequence[SharedScale],
+    shared: Sequence[SharedScaleGroup],
     stats: Stats,
-    choice: ScaleChoice,
+    choice: ScalePolicy,
     pieces: _Feeds,
     given: Callable[[], _Feeds],
 ) -> dict[str, float]:
@@ -53,46 +53,50 @@ def costly_cuts(
     stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. given : returns
     the outputs of the user's model for each, which are those of `parts`; called where they are needed.
     """
-    cut = list(_cut(parts, plan, shared, stats, choice))
+    cut = list(_iter_clipped_tensors(parts, plan, shared, stats, choice))
     if not cut:
         return {}
-    noise = _PlanNoise(parts.graph, plan, pieces, given())
+    noise = _OutputNoise(parts.graph, plan, pieces, given())
     if not noise.is_about_rare:
         return {}
     whole = noise(plan.tensors)
 
     def fine(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
-        return {n: _finer(plan.tensors[n]) for less in group for n in less}
+        return {n: _as_near_float(plan.tensors[n]) for less in group for n in less}
 
     def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
-        if not (noise(fine(group)) > _SHARE * whole).any():
+        if not (noise(fine(group)) > _MIN_NOISE_SHARE * whole).any():
             return []
         if len(group) > 1:
             half = len(group) // 2
             return search(group[:half]) + search(group[half:])
         less = group[0]
         gain = noise({n: plan.tensors[n] for n in less}) - noise(less)
-        return group if (gain / whole).max() > _SHARE and (gain / whole).sum() > 0 else []
+        return group if (gain / whole).max() > _MIN_NOISE_SHARE and (gain / whole).sum() > 0 else []
 
     return {name: q.scale for less in search(cut) for name, q in less.items()}
 
 
-def _cut(
-    parts: Partition, plan: Plan, shared: Sequence[SharedScale], stats: Stats, choice: ScaleChoice
+def _iter_clipped_tensors(
+    parts: Partition, plan: Plan, shared: Sequence[SharedScaleGroup], stats: Stats, choice: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
     for shared_scale in shared:
         observed = shared_scale.stats(stats)
         if observed is not None and shared_scale.room_below is None:
-            yield from _less(shared_scale.tensors, observed, plan, choice)
+            yield from _relax_clipping(shared_scale.tensors, observed, plan, choice)
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            values = parameter_values(node, index)
+            values = get_weight_values(node, index)
             if values is not None and values.size:
-                yield from _less([ir.read_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice)
+                yield from _relax_clipping(
+                    [ir.input_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice
+                )
 
 
-def _less(names: Sequence[str], stats: TensorStats, plan: Plan, choice: ScaleChoice) -> Iterable[dict[str, Affine]]:
+def _relax_clipping(
+    names: Sequence[str], stats: TensorStats, plan: Plan, choice: ScalePolicy
+) -> Iterable[dict[str, Affine]]:
     parameters = [plan.tensors.get(name) for name in names]
     setting = choice.of(names, choice.bits)
     q = parameters[0]
@@ -105,15 +109,15 @@ def _less(names: Sequence[str], stats: TensorStats, plan: Plan, choice: ScaleCho
         yield {name: tensor.changed(scale) for name, tensor in zip(names, parameters, strict=True) if tensor}
 
 
-def _finer(q: Affine) -> Affine:
+def _as_near_float(q: Affine) -> Affine:
     """Return the same range in finer steps."""
-    return q.changed(q.scale * 2.0**_FINE, q.bits + _FINE)
+    return q.changed(q.scale * 2.0**_EXTRA_BITS, q.bits + _EXTRA_BITS)
 
 
-class _PlanNoise:
+class _OutputNoise:
     """What holding tensors in integers does to the outputs, all else float."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
+    def __init__(self, graph: ir.Model, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
         self._names = [str(v.name) for v in graph.graph.outputs if v.producer() is not None]  # constants have no noise
         self._given = outputs
@@ -125,7 +129,7 @@ class _PlanNoise:
             arrays = [outputs[name].astype(np.float64) for outputs in self._given]
             power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
             half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
-            if power.any() and half < _FEW * len(power):
+            if power.any() and half < _SPARSE_SHARE * len(power):
                 return True
         return False
 
@@ -138,11 +142,11 @@ class _PlanNoise:
         for want, have in zip(map(self._ordered, self._given), self._outputs(tensors), strict=True):
             power += [np.square(a).sum() for a in want]
             error += [np.square(a - b).sum() for a, b in zip(want, have, strict=True)]
-        return error / np.maximum(power, _TINY) + _TINY
+        return error / np.maximum(power, _EPSILON) + _EPSILON
 
     def _outputs(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
         """Yield the outputs, float64, of piece after piece."""
-        copy, users = fake_quantized(self._graph, self._plan.with_tensors(tensors))
+        copy, users = build_fake_quantized_graph(self._graph, self._plan.with_tensors(tensors))
         names = {user: name for name, user in users.items()}
         runner = FloatRunner(copy, {names[name] for name in self._names})
         for feed in self._pieces:

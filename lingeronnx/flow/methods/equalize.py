@@ -27,23 +27,23 @@ import numpy as np
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir, operators
 from ...run.runners import FloatRunner
-from ..assign.choice import ScaleChoice
-from ..factor_groups import FactorSets, pin_borders
+from ..assign.scale_policy import ScalePolicy
+from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition
-from .factors import apply, combine
+from .factors import apply_factors, multiply_factors
 
-__all__ = ["ChannelSpans", "equalize"]
+__all__ = ["ChannelStats", "equalize_channels"]
 
 _SWEEPS = 6
 _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (0.0, 1.0, 1.0))  # w1, wa, w2
-_GAIN = 0.98  # a step must predict less than this share of the noise
-_DEAD = 1e-6
-_LIMIT = 2.0**6  # of one step's factor, either way
-_PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
+_MIN_IMPROVEMENT = 0.98  # a step must predict less than this share of the noise
+_DEAD_CHANNEL_RATIO = 1e-6
+_MAX_FACTOR = 2.0**6  # of one step's factor, either way
+_DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
-class ChannelSpans:
+class ChannelStats:
     """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
 
     reach: np.ndarray
@@ -59,12 +59,12 @@ class _ChannelGroup:
     readers: tuple[ir.Node, ...]
 
 
-def equalize(
+def equalize_channels(
     parts: Partition,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    choice: ScaleChoice = _PLAIN,
+    choice: ScalePolicy = _DEFAULT_POLICY,
     runner: FloatRunner | None = None,
-    known: dict[str, ChannelSpans] | None = None,
+    known: dict[str, ChannelStats] | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
@@ -72,27 +72,29 @@ def equalize(
     and weights are. runner : of the graph's tensors as they are now, where there is one already. known : what was seen
     of these on the same feeds; what it lacks is added.
     """
-    groups = _groups(parts)
+    groups = _find_channel_groups(parts)
     if not groups:
         return {}
     names, known = set(parts.activations), {} if known is None else known
     if missing := names - known.keys():
-        known.update(_observe(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing))
+        known.update(
+            _collect_channel_stats(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing)
+        )
     channel_spans = {name: spans for name, spans in known.items() if name in names}
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _best_factor(group, channel_spans, choice)
+            factor = _choose_factors(group, channel_spans, choice)
             if factor is None:
                 continue
             moved = True
             step = dict.fromkeys(group.tensors, factor)
-            apply(parts, step)
-            total = combine(total, step)
+            apply_factors(parts, step)
+            total = multiply_factors(total, step)
             for name in group.tensors:
                 if name in channel_spans:
-                    channel_spans[name] = ChannelSpans(
+                    channel_spans[name] = ChannelStats(
                         channel_spans[name].reach * factor, channel_spans[name].power * factor**2
                     )
         if not moved:
@@ -100,37 +102,39 @@ def equalize(
     return total
 
 
-def _observe(
+def _collect_channel_stats(
     runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
-) -> dict[str, ChannelSpans]:
-    from simulator.bins import channels
+) -> dict[str, ChannelStats]:
+    from simulator.histogram import channel_statistics
 
-    spans: dict[str, ChannelSpans] = {}
+    spans: dict[str, ChannelStats] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
-            reach, power = channels(array.astype(np.float32, copy=False))
+            reach, power = channel_statistics(array.astype(np.float32, copy=False))
             size = array.size // array.shape[1]
             old, before = spans.get(name), sizes.get(name, 0)
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before
             sizes[name] = before + size
-            spans[name] = ChannelSpans(reach, power / sizes[name])
+            spans[name] = ChannelStats(reach, power / sizes[name])
     return spans
 
 
-def _groups(parts: Partition) -> list[_ChannelGroup]:
+def _find_channel_groups(parts: Partition) -> list[_ChannelGroup]:
     """Return the free groups of tensors whose channels correspond one to one."""
     union = FactorSets()
-    pin_borders(union, parts)
+    pin_boundary_tensors(union, parts)
     for node, op in parts.nodes:
-        sources = [ir.read_name(node, i) for i in op.data(node)]
-        result = ir.written_name(node)
-        through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _flat(node)
+        sources = [ir.input_name(node, i) for i in op.data(node)]
+        result = ir.output_name(node)
+        through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _is_flatten_of_1x1(node)
         if node.op_type in ("Conv", "Linear"):
             union.find(sources[0])
             union.find(result)
-            if node.op_type == "Linear" and len(ir.shape(node.outputs[0]) or ()) != 2:  # its channels are not on axis 1
+            if (
+                node.op_type == "Linear" and len(ir.get_shape(node.outputs[0]) or ()) != 2
+            ):  # its channels are not on axis 1
                 union.pin(sources[0])
                 union.pin(result)
         elif through:
@@ -143,34 +147,36 @@ def _groups(parts: Partition) -> list[_ChannelGroup]:
     for tensors in union.members().values():
         inside = set(tensors)
         layers = [node for node, op in parts.nodes if op.scaling.factor == "absorbed"]
-        writers = tuple(n for n in layers if ir.written_name(n) in inside)
-        readers = tuple(n for n in layers if ir.read_name(n) in inside)
+        writers = tuple(n for n in layers if ir.output_name(n) in inside)
+        readers = tuple(n for n in layers if ir.input_name(n) in inside)
         if union.free(tensors) and writers and readers:
             groups.append(_ChannelGroup(tuple(tensors), writers, readers))
     return groups
 
 
-def _flat(node: ir.Node) -> bool:
+def _is_flatten_of_1x1(node: ir.Node) -> bool:
     """Whether `node` turns [N, C, 1, 1] into [N, C]."""
-    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    moves = node.op_type in operators.SHAPED
+    source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
+    moves = node.op_type in operators.RESHAPING_OPS
     return moves and len(source) == 4 and source[2:] == (1, 1) and len(result) == 2 and result[1] == source[1]
 
 
 class _PredictedNoise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelSpans], choice: ScaleChoice) -> None:
-        self.levels_x = _levels(choice.width(*group.tensors))
+    def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelStats], choice: ScalePolicy) -> None:
+        self.levels_x = _max_integer(choice.width(*group.tensors))
         self.levels_1, self.levels_2 = (
-            [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
+            [_max_integer(choice.weight_width(ir.input_name(node, 1))) for node in nodes]
             for nodes in (group.writers, group.readers)
         )
-        self.rows = [_weight(node) for node in group.writers]
-        self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
-        self.acts = [spans[ir.read_name(node)] for node in group.readers]
-        self.fan_in = [_input_power(node, spans) for node in group.writers]
-        self.out_power = [float(spans[ir.written_name(node)].power.sum()) for node in group.readers]
+        self.rows = [_weight_array(node) for node in group.writers]
+        self.columns = [
+            _weights_by_input_channel(_weight_array(node), int(ir.get_attr(node, "group", 1))) for node in group.readers
+        ]
+        self.acts = [spans[ir.input_name(node)] for node in group.readers]
+        self.fan_in = [_fan_in_power(node, spans) for node in group.writers]
+        self.out_power = [float(spans[ir.output_name(node)].power.sum()) for node in group.readers]
         self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
         self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
         self.reach = np.max([a.reach for a in self.acts], axis=0)
@@ -178,7 +184,7 @@ class _PredictedNoise:
     def alive(self) -> np.ndarray:
         """Return which channels may be scaled."""
         parts = (self.r1, self.r2, self.reach)
-        return np.asarray(np.all([r > _DEAD * max(r.max(), 1e-300) for r in parts], axis=0))
+        return np.asarray(np.all([r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in parts], axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
         """Return N for the factors `s`."""
@@ -196,62 +202,62 @@ class _PredictedNoise:
         return total
 
 
-def _levels(bits: int) -> int:
+def _max_integer(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _best_factor(group: _ChannelGroup, spans: Mapping[str, ChannelSpans], choice: ScaleChoice) -> np.ndarray | None:
+def _choose_factors(group: _ChannelGroup, spans: Mapping[str, ChannelStats], choice: ScalePolicy) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
-    names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
+    names = [name for n in layers for name in (ir.input_name(n), ir.output_name(n))]
     if any(name not in spans for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
         return None
-    channels = {len(spans[ir.read_name(n)].reach) for n in group.readers}
-    channels |= {len(_weight(n)) for n in group.writers}
+    channels = {len(spans[ir.input_name(n)].reach) for n in group.readers}
+    channels |= {len(_weight_array(n)) for n in group.writers}
     if len(channels) != 1:
         return None
     noise = _PredictedNoise(group, spans, choice)
     alive = noise.alive()
     if not alive.any():
         return None
-    best = noise(np.ones(len(alive))) * _GAIN, None
+    best = noise(np.ones(len(alive))) * _MIN_IMPROVEMENT, None
     for weighting in _WEIGHTINGS:
-        factor = _solve(noise, alive, weighting)
+        factor = _solve_factors(noise, alive, weighting)
         predicted = noise(factor)
         if predicted < best[0]:
             best = predicted, factor  # type: ignore[assignment]
     return best[1]
 
 
-def _solve(noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]) -> np.ndarray:
+def _solve_factors(noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]) -> np.ndarray:
     """Return s of the least-squares formula for one weighting."""
     w1, wa, w2 = weighting
     log = np.zeros(len(alive))
     for weight, reach in ((w1, noise.r1), (wa, noise.reach), (-w2, noise.r2)):
         logs = np.log(np.where(alive, reach, 1.0))
         log -= weight * (logs - logs[alive].mean())
-    limit = math.log(_LIMIT)
+    limit = math.log(_MAX_FACTOR)
     return np.asarray(np.exp(np.where(alive, np.clip(log / (w1 + wa + w2), -limit, limit), 0.0)))
 
 
-def _weight(node: ir.Node) -> np.ndarray:
-    array = ir.const(node.inputs[1])
+def _weight_array(node: ir.Node) -> np.ndarray:
+    array = ir.const_value(node.inputs[1])
     assert array is not None
     return array.astype(np.float64)
 
 
-def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
+def _weights_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
     """Return the weights [O, I/group, ...] as [I, everything that reads channel i]."""
     outputs, depth = weight.shape[:2]
     split = weight.reshape(group, outputs // group, depth, -1)
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _input_power(node: ir.Node, spans: Mapping[str, ChannelSpans]) -> np.ndarray:
+def _fan_in_power(node: ir.Node, spans: Mapping[str, ChannelStats]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
-    weight = _weight(node)
-    group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]
-    power = spans[ir.read_name(node)].power
+    weight = _weight_array(node)
+    group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
+    power = spans[ir.input_name(node)].power
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())
     per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])

@@ -1,7 +1,7 @@
 """Positive factors on tensors, moved into the weights around them: what `equalize` and `ranges` have in common.
 
 Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that read it changes no
-real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply` does that to a float graph.
+real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply_factors` does that to a float graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...formats import CLIP
 from ...graph import ir
 from ..partition import Partition
 
-__all__ = ["Factors", "apply", "combine"]
+__all__ = ["Factors", "apply_factors", "multiply_factors"]
 
 #: Tensor name -> float64 [1] or [channels].
 Factors = Mapping[str, np.ndarray]
@@ -22,17 +22,17 @@ Factors = Mapping[str, np.ndarray]
 _ONE = np.ones(1)
 
 
-def combine(first: Factors, second: Factors) -> dict[str, np.ndarray]:
+def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
     """Return the product of two sets of factors."""
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
-def apply(parts: Partition, factors: Factors) -> None:
+def apply_factors(parts: Partition, factors: Factors) -> None:
     """Rewrite weights, biases and bounds of the graph in place so that every tensor is multiplied by its factor."""
     model = parts.graph
     for node, op in parts.nodes:
-        f_in = factors.get(ir.read_name(node), _ONE)
-        f_out = factors.get(ir.written_name(node), _ONE)
+        f_in = factors.get(ir.input_name(node), _ONE)
+        f_out = factors.get(ir.output_name(node), _ONE)
         if op.scaling.factor == "absorbed":
             if np.any(f_in != 1) or np.any(f_out != 1):
                 _scale_parameters(model, node, f_in, f_out)
@@ -40,17 +40,17 @@ def apply(parts: Partition, factors: Factors) -> None:
             _scale_bounds(model, node, float(f_out[0]))
 
 
-def _scale_parameters(model: ir.Graph, node: ir.Node, f_in: np.ndarray, f_out: np.ndarray) -> None:
+def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: np.ndarray) -> None:
     if node.op_type == "BatchNormalization":
         changes = {1: f_out / f_in, 2: f_out, 3: f_in}
     else:
-        weight = ir.const(node.inputs[1])
+        weight = ir.const_value(node.inputs[1])
         assert weight is not None
-        changes = {1: _weight_factor(weight.shape, int(ir.attr(node, "group", 1)), f_in, f_out), 2: f_out}
+        changes = {1: _weight_factor(weight.shape, int(ir.get_attr(node, "group", 1)), f_in, f_out), 2: f_out}
     for index, factor in changes.items():
-        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
+        array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:
-            ir.set_constant(model, node, index, (array * factor).astype(array.dtype), "ranged")
+            ir.set_constant_input(model, node, index, (array * factor).astype(array.dtype), "ranged")
 
 
 def _weight_factor(shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: np.ndarray) -> np.ndarray:
@@ -62,10 +62,10 @@ def _weight_factor(shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: 
     return both.reshape(outputs, depth, *[1] * (len(shape) - 2))
 
 
-def _scale_bounds(model: ir.Graph, node: ir.Node, factor: float) -> None:
+def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
     for index, name in ((1, "min"), (2, "max")):
-        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
+        array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:
-            ir.set_constant(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "ranged")
+            ir.set_constant_input(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "ranged")
         elif name in node.attributes:
-            ir.set_attr(node, name, float(ir.attr(node, name)) * factor)
+            ir.set_attr(node, name, float(ir.get_attr(node, name)) * factor)

@@ -21,20 +21,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...graph import ir
-from ...ops import is_relu
-from ...ops.functions.leaky import slopes as slopes_of
+from ...ops import is_relu_like
+from ...ops.functions.leaky_relu import get_negative_slopes as slopes_of
 from ...plan import Affine, Plan
-from ...run.memory import release
+from ...run.memory import trim_memory
 from ...run.runners import FloatRunner
 
-__all__ = ["Regression", "targets"]
+__all__ = ["LayerTarget", "collect_layer_targets"]
 
-_PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
-_FEWEST = 1024  # positions that a layer is compared at, however little memory there is
+_PRIOR_COUNT = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
+_MIN_POSITIONS = 1024  # positions that a layer is compared at, however little memory there is
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _RepresentableMask:
     """The float values that lie inside what an integer tensor can hold.
 
     bits : uint8 [positions, channels / 8], a bit for each value. total : float64 [channels], the sum of those inside,
@@ -53,7 +53,7 @@ class _Inside:
         floor: float | np.ndarray,
         means: bool = False,
         slopes: np.ndarray | None = None,
-    ) -> _Inside:
+    ) -> _RepresentableMask:
         """Return those of `values` [positions, channels] that a tensor held as `q` can hold, and above `floor`.
 
         q : None where the layer writes floats, which hold everything. means : those below `floor` as well, as `floor`.
@@ -72,14 +72,14 @@ class _Inside:
         return cls(np.packbits(inside, axis=1), total, moves)
 
     @classmethod
-    def joined(cls, parts: Sequence[_Inside]) -> _Inside:
+    def joined(cls, parts: Sequence[_RepresentableMask]) -> _RepresentableMask:
         """Return what several pieces of the positions are together."""
         totals, moves = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("total", "moves"))
         return cls(np.concatenate([part.bits for part in parts]), totals, moves)
 
 
 @dataclass(frozen=True)
-class Regression:
+class LayerTarget:
     """What the float model gives at some positions of a layer.
 
     index : of the positions, among all of all samples; shape : of the layer's output with its channels on axis `axis`.
@@ -93,7 +93,7 @@ class Regression:
     shape: tuple[int, ...]
     axis: int
     q: Affine | None
-    inside: _Inside
+    inside: _RepresentableMask
     values: np.ndarray
     floor: float | np.ndarray
     means: bool = False
@@ -108,17 +108,19 @@ class Regression:
         """Return the floor at some of the positions, [places, channels]."""
         return np.broadcast_to(self.floor, self.values.shape)[places]
 
-    def behind(self, node: ir.Node, other: Regression, array: np.ndarray, q: Affine) -> Regression:
+    def behind(self, node: ir.Node, other: LayerTarget, array: np.ndarray, q: Affine) -> LayerTarget:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
         real = (self.of(array).astype(np.float32) - np.float32(q.zero_point)) / np.float32(q.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
-        floor = -real if _floor(reader) == 0 else -math.inf
+        floor = -real if _relu_threshold(reader) == 0 else -math.inf
         values = self.values + other.values - real
-        return replace(self, values=values, floor=floor, inside=_Inside.of(values, self.q, floor, self.means))
+        return replace(
+            self, values=values, floor=floor, inside=_RepresentableMask.of(values, self.q, floor, self.means)
+        )
 
     def of(self, array: np.ndarray) -> np.ndarray:
         """Return the same positions of the integers `array`, [positions, channels]."""
-        return _at(array.reshape(self.shape), self.axis, self.index)
+        return _gather_positions(array.reshape(self.shape), self.axis, self.index)
 
     def mean_error(self, array: np.ndarray) -> np.ndarray:
         """Return by how much the layer's integers `array` are too large: the mean over the values inside.
@@ -138,20 +140,20 @@ class Regression:
         if self.slopes is not None:
             below = np.einsum("nc,nc->c", np.minimum(have.astype(np.float64) - zero, 0), inside)
             total -= (1 - self.slopes) * below
-        return np.asarray((total / scale - self.inside.total) / (moves + _PRIOR))
+        return np.asarray((total / scale - self.inside.total) / (moves + _PRIOR_COUNT))
 
 
 @dataclass
-class _Seen:
+class _PartialTarget:
     """What was seen of one layer so far, piece by piece; shape : of its output for all samples."""
 
     shape: tuple[int, ...]
     places: list[np.ndarray] = field(default_factory=list)
-    inside: list[_Inside] = field(default_factory=list)
+    inside: list[_RepresentableMask] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
 
 
-def targets(
+def collect_layer_targets(
     layers: Mapping[str, ir.Node],
     plan: Plan,
     runner: FloatRunner,
@@ -160,39 +162,41 @@ def targets(
     looked_at: Collection[str],
     alike: bool,
     means: Collection[str] = (),
-) -> dict[str, Regression]:
+) -> dict[str, LayerTarget]:
     """Run `pieces` and compare every layer at as many positions as their values fit an eighth of the budget.
 
     layers : {tensor: a layer that has an output of that shape}. looked_at : those whose values are kept. alike :
     tensors of one size at the same positions. means : those whose means are compared behind a Relu.
     """
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
-    floors = {name: _floor(node) for name, node in layers.items()}
-    steep = {name: _slopes(node) for name, node in layers.items()}
-    channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
-    most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
+    floors = {name: _relu_threshold(node) for name, node in layers.items()}
+    steep = {name: _leaky_slopes(node) for name, node in layers.items()}
+    channels = sum((ir.get_shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
+    most = max(_MIN_POSITIONS, budget // 8 // (4 * channels)) if channels else 0
     rng = np.random.default_rng(0)
-    by_layer: dict[str, _Seen] = {}
+    by_layer: dict[str, _PartialTarget] = {}
     for number, feed in enumerate(pieces):
         share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
         for name, array, _ in runner.run(feed, layers):
-            layer = by_layer.setdefault(name, _Seen((0, *array.shape[1:])))
+            layer = by_layer.setdefault(name, _PartialTarget((0, *array.shape[1:])))
             before, there = (math.prod(shape) // array.shape[axes[name]] for shape in (layer.shape, array.shape))
             rng = np.random.default_rng((number, there)) if alike else rng
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
-            values = _at(array, axes[name], index)
+            values = _gather_positions(array, axes[name], index)
             layer.shape = (layer.shape[0] + array.shape[0], *array.shape[1:])
             layer.places.append(index + before)
-            layer.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means, steep[name]))
+            layer.inside.append(
+                _RepresentableMask.of(values, plan.tensors.get(name), floors[name], name in means, steep[name])
+            )
             layer.values.append(values if name in looked_at else values[:0].copy())
-        release()
+        trim_memory()
     return {
-        name: Regression(
+        name: LayerTarget(
             index=np.concatenate(layer.places),
             shape=layer.shape,
             axis=axes[name],
             q=plan.tensors.get(name),
-            inside=_Inside.joined(layer.inside),
+            inside=_RepresentableMask.joined(layer.inside),
             values=np.concatenate(layer.values),
             floor=floors[name],
             means=name in means,
@@ -202,19 +206,19 @@ def targets(
     }
 
 
-def _at(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
+def _gather_positions(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
     """Return [positions, channels] at some of all positions; the channels lie on axis `axis`."""
     last = np.moveaxis(array, axis, -1)
     return np.ascontiguousarray(last[np.unravel_index(index, last.shape[:-1])])
 
 
-def _floor(node: ir.Node) -> float:
+def _relu_threshold(node: ir.Node) -> float:
     """Return the value at which a Relu behind the layer cuts off, -inf where there is none."""
     reader = ir.sole_consumer(node.outputs[0])
-    return 0.0 if reader is not None and is_relu(reader) else -math.inf
+    return 0.0 if reader is not None and is_relu_like(reader) else -math.inf
 
 
-def _slopes(node: ir.Node) -> np.ndarray | None:
+def _leaky_slopes(node: ir.Node) -> np.ndarray | None:
     """Return the slopes of a LeakyRelu or PRelu that alone reads the layer, None where there is none."""
     reader = ir.sole_consumer(node.outputs[0])
     if reader is None or reader.domain or reader.op_type not in ("LeakyRelu", "PRelu"):

@@ -23,14 +23,16 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir, operators
-from ...ops import is_relu
+from ...ops import is_relu_like
 from ...run.runners import FloatRunner
-from .receptive_fields import LARGEST
+from .receptive_fields import MAX_FAN_IN
 
-__all__ = ["OutputMoments", "output_moments"]
+__all__ = ["OutputMoments", "compute_output_moments"]
 
-_MIXTURES = 3  # of the outputs, for each sample: eight gain nothing that is clear, and take longer
-_TRUST = 0.9  # share of what gradients say; the rest are the moments of the inputs themselves, and all outputs alike
+_PROJECTIONS_PER_SAMPLE = 3  # of the outputs, for each sample: eight gain nothing that is clear, and take longer
+_GRADIENT_WEIGHT = (
+    0.9  # share of what gradients say; the rest are the moments of the inputs themselves, and all outputs alike
+)
 
 _Arrays = Mapping[str, np.ndarray]
 _Backward = Callable[[ir.Node, np.ndarray, _Arrays], dict[str, np.ndarray]]
@@ -49,7 +51,7 @@ class OutputMoments:
         group, count, outputs, fields = gradients.shape
         rows = gradients.reshape(group, count * outputs, fields)
         columns = gradients.transpose(0, 2, 1, 3).reshape(group, outputs, count * fields)
-        return cls(_squared(rows.transpose(0, 2, 1)), _squared(columns))
+        return cls(_gram(rows.transpose(0, 2, 1)), _gram(columns))
 
     def __add__(self, other: OutputMoments) -> OutputMoments:
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
@@ -59,9 +61,9 @@ class OutputMoments:
 
         Where no gradient is seen the moments stand alone.
         """
-        own, other = _even(moments), _even(self.of_inputs)
+        own, other = _normalize_trace(moments), _normalize_trace(self.of_inputs)
         seen = np.trace(other, axis1=1, axis2=2)[:, None, None] > 0
-        return np.where(seen, (1 - _TRUST) * own + _TRUST * other, own)
+        return np.where(seen, (1 - _GRADIENT_WEIGHT) * own + _GRADIENT_WEIGHT * other, own)
 
     @property
     def metric(self) -> np.ndarray:
@@ -69,43 +71,48 @@ class OutputMoments:
         group, outputs = self.of_outputs.shape[:2]
         metric = np.zeros((group * outputs, group * outputs))
         unit = np.eye(outputs) / outputs
-        for g, own in enumerate(_even(self.of_outputs)):
+        for g, own in enumerate(_normalize_trace(self.of_outputs)):
             of = slice(g * outputs, (g + 1) * outputs)
-            metric[of, of] = _TRUST * own + (1 - _TRUST) * unit
+            metric[of, of] = _GRADIENT_WEIGHT * own + (1 - _GRADIENT_WEIGHT) * unit
         return metric
 
 
-def _even(moments: np.ndarray) -> np.ndarray:
+def _normalize_trace(moments: np.ndarray) -> np.ndarray:
     """Return matrices of trace 1; zeros stay."""
     trace = np.trace(moments, axis1=1, axis2=2)[:, None, None]
     return np.asarray(np.divide(moments, trace, out=np.zeros_like(moments), where=trace > 0))
 
 
-def _squared(array: np.ndarray) -> np.ndarray:
+def _gram(array: np.ndarray) -> np.ndarray:
     return np.asarray(array @ array.transpose(0, 2, 1), np.float64)
 
 
-def output_moments(
-    model: ir.Graph, layers: Mapping[str, ir.Node], wanted: Sequence[str], pieces: Iterable[_Arrays]
+def compute_output_moments(
+    model: ir.Model, layers: Mapping[str, ir.Node], wanted: Sequence[str], pieces: Iterable[_Arrays]
 ) -> dict[str, OutputMoments]:
     """Return the moments of `layers`, by their outputs, without those whose gradients are not known.
 
     wanted : the tensors whose errors count, each against its own power. pieces : samples, on axis 0 of every tensor.
     """
-    behind = _reaching(model, wanted)
-    known = {name: node for name, node in layers.items() if name in behind and _fields_of(node) <= LARGEST}
+    behind = _differentiable_tensors(model, wanted)
+    known = {name: node for name, node in layers.items() if name in behind and _fan_in(node) <= MAX_FAN_IN}
     if not known:
         return {}
-    steps = [node for node in reversed(list(model.graph)) if str(node.outputs[0].name) in behind and _kind(node)]
-    runner, feeds = FloatRunner(model, {*behind, *wanted, *(name for node in steps for name in _read(node))}), [*pieces]
+    steps = [
+        node for node in reversed(list(model.graph)) if str(node.outputs[0].name) in behind and _backward_kind(node)
+    ]
+    runner, feeds = (
+        FloatRunner(model, {*behind, *wanted, *(name for node in steps for name in _data_input_names(node))}),
+        [*pieces],
+    )
     if not runner.batch_first({*behind, *wanted}):
         return {}
-    means, power = _means(runner, known, wanted, feeds)
+    means, power = _input_means_and_powers(runner, known, wanted, feeds)
     rng, moments = np.random.default_rng(0), dict[str, OutputMoments]()
     for feed in feeds:
         tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
-        rows = {name: _rows(node, tensors) - means[name] for name, node in known.items()}
-        for _ in range(_MIXTURES):
+        rows = {name: _im2col(node, tensors) - means[name] for name, node in known.items()}
+        for _ in range(_PROJECTIONS_PER_SAMPLE):
             gradients = {
                 name: rng.standard_normal(tensors[name].shape).astype(np.float32) / np.float32(math.sqrt(power[name]))
                 for name in wanted
@@ -117,14 +124,14 @@ def output_moments(
                 if gradient is None:
                     continue
                 if name in known:
-                    found = OutputMoments.of(_of_weights(node, gradient, rows[name]))
+                    found = OutputMoments.of(_weight_gradients(node, gradient, rows[name]))
                     moments[name] = moments[name] + found if name in moments else found
-                for source, array in _BACKWARD[_kind(node)](node, gradient, tensors).items():
+                for source, array in _BACKWARD[_backward_kind(node)](node, gradient, tensors).items():
                     gradients[source] = gradients[source] + array if source in gradients else array
     return moments
 
 
-def _means(
+def _input_means_and_powers(
     runner: FloatRunner, layers: Mapping[str, ir.Node], wanted: Sequence[str], feeds: Sequence[_Arrays]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return the mean inputs of each layer, [group, 1, K], and the summed squares of each tensor of `wanted`."""
@@ -132,7 +139,7 @@ def _means(
     for feed in feeds:
         tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
         for name, node in layers.items():
-            rows = _rows(node, tensors)
+            rows = _im2col(node, tensors)
             total = rows.sum(axis=(0, 2), dtype=np.float64)
             sums[name] = sums[name] + total if name in sums else total
             counts[name] += rows.shape[0] * rows.shape[2]
@@ -144,87 +151,91 @@ def _means(
 # ---- the graph ---------------------------------------------------------------------------------------------------
 
 
-def _reaching(model: ir.Graph, wanted: Sequence[str]) -> set[str]:
+def _differentiable_tensors(model: ir.Model, wanted: Sequence[str]) -> set[str]:
     """Return the tensors from which every way to one of `wanted` is known, these among them."""
     good, lost = set(wanted), set[str]()
     for node in reversed(list(model.graph)):  # all that read a tensor come before what writes it
         names = {str(value.name) for value in node.outputs}
-        if names & lost or (names & good and not _kind(node)):
+        if names & lost or (names & good and not _backward_kind(node)):
             lost.update(str(value.name) for value in node.inputs if value is not None)
         elif names & good:
-            good.update(_read(node))
+            good.update(_data_input_names(node))
     return good - lost
 
 
-def _kind(node: ir.Node) -> str:
+def _backward_kind(node: ir.Node) -> str:
     """Return which of the operators in `_BACKWARD` is reckoned for `node`, "" for none."""
-    kind = "Clip" if is_relu(node) else "Reshape" if node.op_type in operators.SHAPED else node.op_type
-    if node.domain not in ("", ir.DOMAIN) or kind not in _BACKWARD or len(node.outputs) != 1:
+    kind = "Clip" if is_relu_like(node) else "Reshape" if node.op_type in operators.RESHAPING_OPS else node.op_type
+    if node.domain not in ("", ir.FUNCTION_DOMAIN) or kind not in _BACKWARD or len(node.outputs) != 1:
         return ""
-    if kind in _WEIGHTED and ir.const(node.inputs[1]) is None:
+    if kind in _WEIGHTED and ir.const_value(node.inputs[1]) is None:
         return ""
-    if kind == "Add" and any(ir.shape(value) != ir.shape(node.outputs[0]) for value in _values(node)):
+    if kind == "Add" and any(ir.get_shape(value) != ir.get_shape(node.outputs[0]) for value in _data_inputs(node)):
         return ""
-    pool = operators.POOLS.get(kind)
-    if pool and (ir.attr(node, "ceil_mode", 0) or ir.attr(node, "auto_pad", "NOTSET") != "NOTSET"):
+    pool = operators.POOL_KINDS.get(kind)
+    if pool and (ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"):
         return ""
-    return "" if kind == "AveragePool" and any(ir.attr(node, "pads", ())) else kind
+    return "" if kind == "AveragePool" and any(ir.get_attr(node, "pads", ())) else kind
 
 
-def _values(node: ir.Node) -> list[ir.Value]:
+def _data_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the data that a known node reads."""
-    return [value for value in node.inputs if value is not None and ir.const(value) is None]
+    return [value for value in node.inputs if value is not None and ir.const_value(value) is None]
 
 
-def _read(node: ir.Node) -> list[str]:
-    return [str(value.name) for value in _values(node)]
+def _data_input_names(node: ir.Node) -> list[str]:
+    return [str(value.name) for value in _data_inputs(node)]
 
 
-def _weight(node: ir.Node) -> np.ndarray:
-    return ir.constant(node.inputs[1])
+def _weight_array(node: ir.Node) -> np.ndarray:
+    return ir.require_const_value(node.inputs[1])
 
 
-def _fields_of(node: ir.Node) -> int:
-    return math.prod(_weight(node).shape[1:])
+def _fan_in(node: ir.Node) -> int:
+    return math.prod(_weight_array(node).shape[1:])
 
 
-def _group(node: ir.Node) -> int:
-    return int(ir.attr(node, "group", 1))
+def _group_count(node: ir.Node) -> int:
+    return int(ir.get_attr(node, "group", 1))
 
 
 # ---- layers ------------------------------------------------------------------------------------------------------
 
 
-def _rows(node: ir.Node, tensors: _Arrays) -> np.ndarray:
+def _im2col(node: ir.Node, tensors: _Arrays) -> np.ndarray:
     """Return what each output of a layer reads, [samples, group, positions, K]."""
-    source = tensors[ir.read_name(node)]
+    source = tensors[ir.input_name(node)]
     if node.op_type == "Linear":
         return source.reshape(len(source), 1, -1, source.shape[-1])
-    windows, group, rank = _windows(node, source, _weight(node).shape[2:]), _group(node), source.ndim - 2
+    windows, group, rank = (
+        _sliding_windows(node, source, _weight_array(node).shape[2:]),
+        _group_count(node),
+        source.ndim - 2,
+    )
     apart = windows.reshape(len(source), group, -1, *windows.shape[2:])
     last = np.moveaxis(apart, 2, 2 + rank)
     return last.reshape(len(source), group, math.prod(windows.shape[2 : 2 + rank]), -1)
 
 
-def _by_group(node: ir.Node, gradient: np.ndarray) -> np.ndarray:
+def _split_gradient_by_group(node: ir.Node, gradient: np.ndarray) -> np.ndarray:
     """Return the gradient at a layer's outputs as [samples, group, outputs, positions]."""
     if node.op_type == "Linear":
         return gradient.reshape(len(gradient), 1, -1, gradient.shape[-1]).transpose(0, 1, 3, 2)
-    group = _group(node)
+    group = _group_count(node)
     return gradient.reshape(len(gradient), group, gradient.shape[1] // group, -1)
 
 
-def _of_weights(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _weight_gradients(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the gradients of a layer's weights, [group, samples, O, K]."""
-    return np.asarray((_by_group(node, gradient) @ rows).transpose(1, 0, 2, 3))
+    return np.asarray((_split_gradient_by_group(node, gradient) @ rows).transpose(1, 0, 2, 3))
 
 
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
-def _windows(node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: float = 0.0) -> np.ndarray:
+def _sliding_windows(node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: float = 0.0) -> np.ndarray:
     """Return a view of `source`, padded with `fill`: [samples, channels, positions..., kernel...]."""
-    begin, end, strides, dilations = _steps(node, len(kernel))
+    begin, end, strides, dilations = _window_attributes(node, len(kernel))
     sides = [(0, 0), (0, 0), *zip(begin, end, strict=True)]
     size = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     axes = tuple(range(2, 2 + len(kernel)))
@@ -232,10 +243,10 @@ def _windows(node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: flo
     return view[(slice(None), slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))]
 
 
-def _put_back(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return sums [shape] of what `_windows` takes from each place."""
+def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return sums [shape] of what `_sliding_windows` takes from each place."""
     rank = len(shape) - 2
-    begin, end, strides, dilations = _steps(node, rank)
+    begin, end, strides, dilations = _window_attributes(node, rank)
     total: np.ndarray = np.zeros(
         (*shape[:2], *(b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True))), windows.dtype
     )
@@ -248,62 +259,72 @@ def _put_back(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.nd
     return np.asarray(total[inside])
 
 
-def _steps(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
+def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
     """Return padding in front and behind, strides and dilations."""
-    pads = ir.attr(node, "pads", [0] * 2 * rank)
-    return pads[:rank], pads[rank:], ir.attr(node, "strides", [1] * rank), ir.attr(node, "dilations", [1] * rank)
+    pads = ir.get_attr(node, "pads", [0] * 2 * rank)
+    return (
+        pads[:rank],
+        pads[rank:],
+        ir.get_attr(node, "strides", [1] * rank),
+        ir.get_attr(node, "dilations", [1] * rank),
+    )
 
 
 # ---- operators backwards -----------------------------------------------------------------------------------------
 
 
-def _conv(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    name, weight = ir.read_name(node), _weight(node)
-    group = _group(node)
+def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    name, weight = ir.input_name(node), _weight_array(node)
+    group = _group_count(node)
     parts = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)
-    columns = (parts @ _by_group(node, gradient)).reshape(
+    columns = (parts @ _split_gradient_by_group(node, gradient)).reshape(
         len(gradient), tensors[name].shape[1], math.prod(weight.shape[2:]), -1
     )
     windows = columns.transpose(0, 1, 3, 2).reshape(*columns.shape[:2], *gradient.shape[2:], *weight.shape[2:])
-    return {name: _put_back(node, windows, tensors[name].shape)}
+    return {name: _col2im(node, windows, tensors[name].shape)}
 
 
-def _linear(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    return {ir.read_name(node): gradient @ _weight(node)}
+def _linear_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    return {ir.input_name(node): gradient @ _weight_array(node)}
 
 
-def _average(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    name, kernel = ir.read_name(node), ir.attr(node, "kernel_shape")
+def _average_pool_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     share = (gradient / np.float32(math.prod(kernel))).reshape(*gradient.shape, *[1] * len(kernel))
-    return {name: _put_back(node, np.broadcast_to(share, (*gradient.shape, *kernel)), tensors[name].shape)}
+    return {name: _col2im(node, np.broadcast_to(share, (*gradient.shape, *kernel)), tensors[name].shape)}
 
 
-def _largest(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    name, kernel = ir.read_name(node), ir.attr(node, "kernel_shape")
+def _max_pool_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     ones = [1] * len(kernel)
-    taken = _windows(node, tensors[name], kernel, -math.inf) == tensors[ir.written_name(node)].reshape(
+    taken = _sliding_windows(node, tensors[name], kernel, -math.inf) == tensors[ir.output_name(node)].reshape(
         *gradient.shape, *ones
     )
-    return {name: _put_back(node, gradient.reshape(*gradient.shape, *ones) * taken, tensors[name].shape)}
+    return {name: _col2im(node, gradient.reshape(*gradient.shape, *ones) * taken, tensors[name].shape)}
 
 
-def _clip(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    name = ir.read_name(node)
-    return {name: gradient * (tensors[ir.written_name(node)] == tensors[name])}
+def _clip_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    name = ir.input_name(node)
+    return {name: gradient * (tensors[ir.output_name(node)] == tensors[name])}
 
 
-def _add(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    names = _read(node)
+def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    names = _data_input_names(node)
     return {name: gradient * np.float32(names.count(name)) for name in names}
 
 
-def _shape(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    name = ir.read_name(node)
+def _reshape_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    name = ir.input_name(node)
     return {name: gradient.reshape(tensors[name].shape)}
 
 
 _WEIGHTED = ("Conv", "Linear")
 _BACKWARD: Mapping[str, _Backward] = {
-    "Conv": _conv, "Linear": _linear, "AveragePool": _average, "MaxPool": _largest, "Clip": _clip, "Add": _add,
-    "Reshape": _shape,
-}  # fmt: skip
+    "Conv": _conv_backward,
+    "Linear": _linear_backward,
+    "AveragePool": _average_pool_backward,
+    "MaxPool": _max_pool_backward,
+    "Clip": _clip_backward,
+    "Add": _add_backward,
+    "Reshape": _reshape_backward,
+}

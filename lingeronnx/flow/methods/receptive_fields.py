@@ -16,15 +16,15 @@ import numpy as np
 
 from ...graph import ir
 
-__all__ = ["LARGEST", "ROWS", "Fields", "moments"]
+__all__ = ["MAX_FAN_IN", "MAX_SAMPLED_ROWS", "ReceptiveFields", "compute_covariances"]
 
-ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
-LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
+MAX_SAMPLED_ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
+MAX_FAN_IN = 4096  # inputs per output beyond which the moments' matrix would be too large
 _CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
-_TOGETHER = 36  # fields of one product, where a group has fewer
+_MIN_PRODUCT_COLUMNS = 36  # fields of one product, where a group has fewer
 
 
-def moments(parts: Iterable[np.ndarray]) -> np.ndarray:
+def compute_covariances(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Return the covariances, float64 [group, fields, fields], of integers [rows, group, fields], in one part or more.
 
     The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign, so that 1024 of them
@@ -36,19 +36,19 @@ def moments(parts: Iterable[np.ndarray]) -> np.ndarray:
         if not count:
             sums, products = np.zeros(group * fields), np.zeros((group, fields, fields))
         count += len(rows)
-        _add(rows, sums, products)
+        _accumulate_products(rows, sums, products)
     mean = (sums / count).reshape(products.shape[:2])
     products /= count
     products -= mean[:, :, None] * mean[:, None]
     return products
 
 
-def _add(rows: np.ndarray, sums: np.ndarray, products: np.ndarray) -> None:
+def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarray) -> None:
     """Add `rows` [rows, group, fields] to `sums` [group * fields], and to `products` what they are with each other."""
     group, fields = rows.shape[1:]
     kind, most = (np.float32, 1024) if rows.dtype == np.int8 else (np.float64, _CHUNK)
-    most = max(1, min(most, _CHUNK * LARGEST // (group * fields)))
-    together = max(1, _TOGETHER // fields)
+    most = max(1, min(most, _CHUNK * MAX_FAN_IN // (group * fields)))
+    together = max(1, _MIN_PRODUCT_COLUMNS // fields)
     for start in range(0, len(rows), most):
         part = rows[start : start + most].reshape(-1, group * fields).astype(kind)
         sums += part.sum(axis=0)
@@ -59,7 +59,7 @@ def _add(rows: np.ndarray, sums: np.ndarray, products: np.ndarray) -> None:
 
 
 @dataclass(frozen=True)
-class Fields:
+class ReceptiveFields:
     """What the outputs of a layer read of the integers `source`, [samples, channels, positions...] or [rows, inputs].
 
     kernel : that computes them. An output's place is its number among the positions of all samples, or the row's.
@@ -69,13 +69,13 @@ class Fields:
     source: np.ndarray
 
     @classmethod
-    def of(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> Fields:  # noqa: ANN401 - as `kernel`
+    def of(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
         """Return what the layer `node` reads."""
         return cls(kernel, source.reshape(-1, source.shape[-1]) if node.op_type == "Linear" else source)
 
     def sample(self) -> np.ndarray:
         """Return a fixed sample of all places, rising."""
-        return np.sort(np.random.default_rng(0).permutation(len(self.source) * self._each)[:ROWS])
+        return np.sort(np.random.default_rng(0).permutation(len(self.source) * self._each)[:MAX_SAMPLED_ROWS])
 
     def at(self, places: np.ndarray) -> Iterator[np.ndarray]:
         """Yield integers [rows, group, fields], some rows at a time: what the outputs at `places`, which rise, read."""

@@ -24,29 +24,36 @@ import numpy as np
 from ...graph import ir
 from ...plan import Affine, PerGroup, Plan
 from ...run.data import Progress
-from ...run.integer.runner import IntRunner
-from ...run.memory import release
+from ...run.integer.runner import IntegerRunner
+from ...run.memory import trim_memory
 from ...run.runners import FloatRunner
 from ...targets import Target
 from ..lower import lower
 from ..partition import Partition
-from .block_reconstruction import block_descended, block_metric
-from .float_targets import Regression, targets
-from .output_gradients import OutputMoments, output_moments
-from .receptive_fields import LARGEST, ROWS, Fields, moments
-from .ridge_regression import aimed
-from .rounding import WAYS, compensated_round, descended, output_error
+from .block_reconstruction import compute_block_metric, minimize_block_error
+from .float_targets import LayerTarget, collect_layer_targets
+from .output_gradients import OutputMoments, compute_output_moments
+from .receptive_fields import MAX_FAN_IN, MAX_SAMPLED_ROWS, ReceptiveFields, compute_covariances
+from .ridge_regression import fit_weights_to_outputs
+from .rounding import BEAM_WIDTH, minimize_by_coordinate_descent, output_error, round_with_compensation
 
-__all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
+__all__ = [
+    "RefinementOptions",
+    "find_compensated_sums",
+    "find_refinable_layers",
+    "refine_layers",
+    "required_float_tensors",
+    "walk_bytes_per_sample",
+]
 
-_FEW_BITS = 4  # of a weight, where refinement has most to gain
-_MANY_WAYS = 16  # roundings of a row that are kept where errors count by what they do at the outputs
-_LARGE = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
-_LIVING = 4  # tensors that a step needs, and those that wait for a later one
+_LOW_BITS = 4  # of a weight, where refinement has most to gain
+_OUTPUT_BEAM_WIDTH = 16  # roundings of a row that are kept where errors count by what they do at the outputs
+_RELEASE_BYTES = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
+_LIVE_TENSORS = 4  # tensors that a step needs, and those that wait for a later one
 
 
 @dataclass(frozen=True)
-class Methods:
+class RefinementOptions:
     """What refinement may do beyond rounding the model's own weights with error compensation.
 
     aim : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a layer that alone
@@ -64,58 +71,60 @@ class Methods:
     outputs: bool = False
 
     @classmethod
-    def all(cls) -> Methods:
+    def all(cls) -> RefinementOptions:
         """Return all but `block` and `outputs`, which look beyond the layer, and `means`."""
         return cls(True, True, True)
 
-    def on(self, q: Affine) -> Methods:
+    def on(self, q: Affine) -> RefinementOptions:
         """Return what is done for a weight held as `q`: with few bits, `all` as well."""
-        if q.bits <= _FEW_BITS:
+        if q.bits <= _LOW_BITS:
             block = self.block and not self.outputs  # what is behind the next layer counts there, too
             return replace(self.all(), means=self.means, block=block, outputs=self.outputs)
         return replace(self, outputs=False)
 
-    def alike(self, other: Methods, parts: Partition, plan: Plan) -> bool:
+    def alike(self, other: RefinementOptions, parts: Partition, plan: Plan) -> bool:
         """Whether `other` does the same to every layer of `parts`.
 
         So it is where all weights have few bits, or where `behind` finds no sum.
         """
-        layers = refinable(parts)
-        sums = _sums(parts, layers)
+        layers = find_refinable_layers(parts)
+        sums = _find_residual_sums(parts, layers)
 
-        def done(methods: Methods, name: str) -> Methods:
-            own = methods.on(plan.tensors[ir.read_name(layers[name], 1)])
+        def effective_options(methods: RefinementOptions, name: str) -> RefinementOptions:
+            own = methods.on(plan.tensors[ir.input_name(layers[name], 1)])
             return replace(own, behind=own.behind and name in sums)
 
-        return all(done(self, name) == done(other, name) for name in layers)
+        return all(effective_options(self, name) == effective_options(other, name) for name in layers)
 
 
-def walk_bytes(model: ir.Graph) -> int:
+def walk_bytes_per_sample(model: ir.Model) -> int:
     """Return the bytes that a walk keeps of one sample: inputs as they come and joined, some tensors of 8 bits."""
-    sizes = [math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in ir.values(model)]
-    inputs = sum(math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in model.graph.inputs)
-    return 8 * inputs + _LIVING * max(sizes, default=0)
+    sizes = [math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in ir.iter_values(model)]
+    inputs = sum(math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in model.graph.inputs)
+    return 8 * inputs + _LIVE_TENSORS * max(sizes, default=0)
 
 
-def refinable(parts: Partition) -> dict[str, ir.Node]:
-    """Return the layers that `refine` works on, by their outputs."""
-    return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
+def find_refinable_layers(parts: Partition) -> dict[str, ir.Node]:
+    """Return the layers that `refine_layers` works on, by their outputs."""
+    return {ir.output_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
 
 
-def compared_at(parts: Partition) -> set[str]:
-    """Return the tensors whose float values `refine` may ask for."""
-    layers = refinable(parts)
-    return {*layers, *_sums(parts, layers).values()}
+def required_float_tensors(parts: Partition) -> set[str]:
+    """Return the tensors whose float values `refine_layers` may ask for."""
+    layers = find_refinable_layers(parts)
+    return {*layers, *_find_residual_sums(parts, layers).values()}
 
 
-def sums_looked_at(parts: Partition, plan: Plan, methods: Methods) -> dict[str, str]:
+def find_compensated_sums(parts: Partition, plan: Plan, methods: RefinementOptions) -> dict[str, str]:
     """Return {output of a layer: what it is added to} where the layer makes up for the other side of the sum."""
-    layers = refinable(parts)
-    weights = {name: plan.tensors[ir.read_name(node, 1)] for name, node in layers.items()}
-    return {name: other for name, other in _sums(parts, layers).items() if methods.on(weights[name]).behind}
+    layers = find_refinable_layers(parts)
+    weights = {name: plan.tensors[ir.input_name(node, 1)] for name, node in layers.items()}
+    return {
+        name: other for name, other in _find_residual_sums(parts, layers).items() if methods.on(weights[name]).behind
+    }
 
 
-def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
+def _find_residual_sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
     """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
     summands = {}
     inside = set(parts.activations)
@@ -123,13 +132,13 @@ def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
         reader = ir.sole_consumer(node.outputs[0])
         if reader is None or reader.op_type != "Add" or name not in inside:
             continue
-        other = ir.source(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
-        if str(other.name) in inside and ir.shape(other) == ir.shape(node.outputs[0]):
+        other = ir.require_input(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
+        if str(other.name) in inside and ir.get_shape(other) == ir.get_shape(node.outputs[0]):
             summands[name] = str(other.name)
     return summands
 
 
-def refine(
+def refine_layers(
     parts: Partition,
     plan: Plan,
     target: Target,
@@ -137,7 +146,7 @@ def refine(
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
-    methods: Methods = Methods(),
+    methods: RefinementOptions = RefinementOptions(),
     progress: Progress | None = None,
     known: Collection[str] = (),
     wanted: Sequence[str] = (),
@@ -146,23 +155,24 @@ def refine(
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
-    than 4 bits; others take `Methods.all`. The new weights lie on the plan's grid. progress : called layer by layer.
-    known : layers that are refined already. wanted : the tensors whose errors count for `Methods.outputs`.
+    than 4 bits; others take `RefinementOptions.all`. The new weights lie on the plan's grid. progress : called layer by
+    layer. known : layers that are refined already. wanted : the tensors whose errors count for
+    `RefinementOptions.outputs`.
     """
     model = parts.graph
-    layers = {name: node for name, node in refinable(parts).items() if name not in known}
-    how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
-    sums = {name: other for name, other in sums_looked_at(parts, plan, methods).items() if name in layers}
+    layers = {name: node for name, node in find_refinable_layers(parts).items() if name not in known}
+    how = {name: methods.on(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
+    sums = {name: other for name, other in find_compensated_sums(parts, plan, methods).items() if name in layers}
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
     means = {name for name, methods in how.items() if methods.means}
-    behind = output_moments(model, {n: node for n, node in layers.items() if how[n].outputs}, wanted, feeds)
-    targets_of = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
+    behind = compute_output_moments(model, {n: node for n, node in layers.items() if how[n].outputs}, wanted, feeds)
+    targets_of = collect_layer_targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
     lowered = lower(parts, plan, target)
     integer_of = {name: integer for integer, name in lowered.floats.items()}
     refined_names = {name for name, layer in lowered.layers.items() if layer in layers}
-    walk = IntRunner(lowered.graph, target=target).walk(feed, refined_names)
+    walk = IntegerRunner(lowered.graph, target=target).walk(feed, refined_names)
     done = 0
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
@@ -171,118 +181,122 @@ def refine(
         if node is None or name not in targets_of or not hasattr(step.kernel, "weight"):
             continue
         kernel = step.kernel
-        shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        shared = len(ir.require_input(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
         if progress is not None:
             progress("refining", done, len(layers))
             done += 1
         want = targets_of[name] if name in sums.values() else targets_of.pop(name)
         if (other := sums.get(name)) is not None and (array := walk.held(integer_of.get(other, other))) is not None:
             want = want.behind(node, targets_of[other], array, plan.tensors[other])
-        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name], behind.get(name))
+        weight = (
+            None if shared else _refine_weight(kernel, step.inputs[0], node, plan, want, how[name], behind.get(name))
+        )
         if weight is not None:
             kernel = replace(kernel, weight=weight)
-            ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
+            ir.set_constant_input(model, node, 1, _dequantize_weight(weight, plan, node), "refined")
             walk.redo(kernel)
         if np.any(error := want.mean_error(step.array)):
-            shift, moved = _shift(error, plan, node)
+            shift, moved = _bias_shift(error, plan, node)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
-            _move_bias(model, node, moved)
-        if step.array.nbytes > _LARGE:
-            release()
+            _subtract_from_bias(model, node, moved)
+        if step.array.nbytes > _RELEASE_BYTES:
+            trim_memory()
 
 
-def _shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
     """Return by how much the bias of a layer moves against its mean error, in steps of its sums, and as a number."""
-    scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].sums.scales
+    scale = plan.tensors[ir.input_name(node)].scale * plan.tensors[ir.input_name(node, 1)].sums.scales
     shift = np.floor(error * scale + 0.5).astype(np.int64)
     return shift, shift / scale
 
 
-def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
-    old = ir.const(node.inputs[1])
+def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
+    old = ir.const_value(node.inputs[1])
     assert old is not None
-    scales = plan.tensors[ir.read_name(node, 1)].broadcast(old.shape)
+    scales = plan.tensors[ir.input_name(node, 1)].broadcast(old.shape)
     return (weight.reshape(old.shape) / scales).astype(np.float32)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def _rounded(
+def _refine_weight(
     kernel: Any,  # noqa: ANN401 - a dataclass of the layer's own
     source: np.ndarray,
     node: ir.Node,
     plan: Plan,
-    want: Regression,
-    methods: Methods,
+    want: LayerTarget,
+    methods: RefinementOptions,
     behind: OutputMoments | None,
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
 
     want : the float model's outputs. behind : what errors do at the model's outputs, None where that is not looked at.
     """
-    target = ir.const(node.inputs[1])
+    target = ir.const_value(node.inputs[1])
     assert target is not None
-    q = plan.tensors[ir.read_name(node, 1)]
+    q = plan.tensors[ir.input_name(node, 1)]
     group = int(getattr(kernel, "group", 1))
     weight = kernel.weight
     outputs, fields = len(weight) // group, int(np.prod(weight.shape[1:]))
-    if fields > LARGEST:
+    if fields > MAX_FAN_IN:
         return None
     held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(group, outputs, fields)
-    step = _steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
+    step = _group_steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
-    read = Fields.of(kernel, source, node)
+    read = ReceptiveFields.of(kernel, source, node)
     if methods.aim:
-        places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
+        places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
         count, rows = len(places), list(read.at(want.index[places]))
         values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
-        scale = np.float32(plan.tensors[ir.read_name(node)].scale)
+        scale = np.float32(plan.tensors[ir.input_name(node)].scale)
         for g in range(group):
             of = slice(g * outputs, (g + 1) * outputs)
             inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
-            counts[g] = aimed(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
-        input_moments = moments(rows)
+            counts[g] = (
+                fit_weights_to_outputs(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
+            )
+        input_moments = compute_covariances(rows)
     else:
         places = read.sample()
-        count, input_moments = len(places), moments(read.at(places))
+        count, input_moments = len(places), compute_covariances(read.at(places))
     old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
-    few = q.bits <= _FEW_BITS and methods.descend
-    ways = 1 if not few else WAYS if behind is None else _MANY_WAYS
+    few = q.bits <= _LOW_BITS and methods.descend
+    ways = 1 if not few else BEAM_WIDTH if behind is None else _OUTPUT_BEAM_WIDTH
     if behind is not None:
         input_moments = behind.mixed(input_moments)
-    better = compensated_round(counts, input_moments, count, q.low, q.high, step, ways=ways)
+    better = round_with_compensation(counts, input_moments, count, q.low, q.high, step, ways=ways)
     if methods.descend:
-        better = descended(better, counts, input_moments, count, q.low, q.high, step)
+        better = minimize_by_coordinate_descent(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
     if behind is not None:
-        best = block_descended(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
+        best = minimize_block_error(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
     elif methods.block:
-        best = _by_block(best, counts, input_moments, count, node, want, q, step=step)
+        best = _refine_by_block_error(best, counts, input_moments, count, node, want, q, step=step)
     result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result
 
 
-def _by_block(
+def _refine_by_block_error(
     integers: np.ndarray,
     counts: np.ndarray,
     input_moments: np.ndarray,
     samples: int,
     node: ir.Node,
-    want: Regression,
+    want: LayerTarget,
     q: Affine,
     step: np.ndarray | None,
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
-    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
-    metric = block_metric(node, want.values[places])
+    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
+    metric = compute_block_metric(node, want.values[places])
     if metric is None:
         return integers
-    return block_descended(integers, counts, input_moments, metric, samples, q.low, q.high, step=step)
+    return minimize_block_error(integers, counts, input_moments, metric, samples, q.low, q.high, step=step)
 
 
-def _steps(q: Affine, weight: np.ndarray) -> np.ndarray:
+def _group_steps(q: Affine, weight: np.ndarray) -> np.ndarray:
     """Return how many counts of its row's products an integer of each of the weights [O, I] stands for."""
     return q.spread(q.factors[1].astype(np.float64), weight.shape)
 
@@ -290,13 +304,13 @@ def _steps(q: Affine, weight: np.ndarray) -> np.ndarray:
 # ---- biases ------------------------------------------------------------------------------------------------------
 
 
-def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
+def _subtract_from_bias(model: ir.Model, node: ir.Node, error: np.ndarray) -> None:
     """Subtract `error` from the bias of `node`, which gets one when it has none."""
-    bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is not None:
-        ir.set_constant(model, node, 2, (bias - error).astype(np.float32), "refined")
+        ir.set_constant_input(model, node, 2, (bias - error).astype(np.float32), "refined")
         return
     if len(node.inputs) < 3:
         node.resize_inputs(3)
-    name = ir.fresh_name(model, f"{node.outputs[0].name}_bias")
+    name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_bias")
     node.replace_input_with(2, ir.add_initializer(model, name, (-error).astype(np.float32)))

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["aimed"]
+__all__ = ["fit_weights_to_outputs"]
 
-_CLEAR = 0.98  # of the error: what is above may be chance
+_MIN_IMPROVEMENT = 0.98  # of the error: what is above may be chance
 _RIDGES = (10.0, 1.0, 0.1, 0.01)  # of the mean diagonal
 
 
-def aimed(
+def fit_weights_to_outputs(
     weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: np.ndarray | float, first: np.ndarray
 ) -> np.ndarray:
     """Return weights [O, K], float64, that come nearer to `values` than `weight` does, or `weight`.
@@ -36,8 +36,8 @@ def aimed(
     x, y = rows - rows.mean(axis=0), values - values.mean(axis=0)
     residual = y - x @ weight.T.astype(x.dtype)
     residual[(values < floor) & (values - residual < floor)] = 0.0
-    halves = [_Fit.on(x[part], residual[part]) for part in (first, ~first)]
-    best, least = 0.0, _CLEAR * sum(half.error(np.zeros_like(weight)) for half in halves)
+    halves = [_RegressionSums.on(x[part], residual[part]) for part in (first, ~first)]
+    best, least = 0.0, _MIN_IMPROVEMENT * sum(half.error(np.zeros_like(weight)) for half in halves)
     for ridge in _RIDGES:
         error = sum(half.error(other.step(ridge)) for half, other in zip(halves, reversed(halves), strict=True))
         if error < least:
@@ -46,7 +46,7 @@ def aimed(
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _RegressionSums:
     """Sums over some rows: of squared residuals, of residuals times inputs [O, K], of inputs times inputs [K, K]."""
 
     squares: float
@@ -54,13 +54,13 @@ class _Fit:
     moments: np.ndarray
 
     @classmethod
-    def on(cls, x: np.ndarray, residual: np.ndarray) -> _Fit:
+    def on(cls, x: np.ndarray, residual: np.ndarray) -> _RegressionSums:
         """Return the sums over inputs [n, K] and residuals [n, O]."""
         squares = float(np.einsum("no,no->", residual, residual, dtype=np.float64))
         return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
 
-    def __add__(self, other: _Fit) -> _Fit:
-        return _Fit(self.squares + other.squares, self.cross + other.cross, self.moments + other.moments)
+    def __add__(self, other: _RegressionSums) -> _RegressionSums:
+        return _RegressionSums(self.squares + other.squares, self.cross + other.cross, self.moments + other.moments)
 
     def error(self, step: np.ndarray) -> float:
         """Return what is left of the squared residuals behind a `step` of the weights [O, K]."""

@@ -18,7 +18,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["WAYS", "compensated_round", "damped", "descended", "moved", "nearest", "output_error", "sweep"]
+__all__ = [
+    "BEAM_WIDTH",
+    "minimize_by_coordinate_descent",
+    "output_error",
+    "regularize_moments",
+    "round_half_to_even",
+    "round_to_nearest",
+    "round_with_compensation",
+    "sweep_columns",
+]
 
 Move = Callable[[int, np.ndarray, np.ndarray, float], np.ndarray]
 Spread = Callable[[np.ndarray], np.ndarray]
@@ -26,18 +35,18 @@ Spread = Callable[[np.ndarray], np.ndarray]
 _DAMPING = 0.01  # of the mean diagonal, at least
 _SWEEPS = 8
 _BLOCK = 64  # columns, of which those before are taken into account by one product
-WAYS = 8  #: roundings of a row with few bits
-_ROOM = 1 << 21  # weights of all roundings that are kept
+BEAM_WIDTH = 8  #: roundings of a row with few bits
+_MAX_BEAM_ELEMENTS = 1 << 21  # weights of all roundings that are kept
 
 
-def nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+def round_to_nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
     """Return `values`, in counts, as the nearest integers low..high times `step` [the same shape], 1 where None."""
     if step is None:
         return np.asarray(np.clip(np.floor(values + 0.5), low, high))
     return np.asarray(np.clip(np.floor(values / step + 0.5), low, high) * step)
 
 
-def compensated_round(
+def round_with_compensation(
     weight: np.ndarray,
     moments: np.ndarray,
     samples: int,
@@ -55,13 +64,13 @@ def compensated_round(
     are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
     """
     size = weight.shape[2]
-    result = nearest(weight, low, high, step)
+    result = round_to_nearest(weight, low, high, step)
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     level = diagonal.mean(axis=1)
     (live,) = np.nonzero(level > 0)
     if size < 2 or not len(live):
         return result
-    h = damped(moments if len(live) == len(moments) else moments[live], samples)
+    h = regularize_moments(moments if len(live) == len(moments) else moments[live], samples)
     every = np.arange(size)
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
     for moment, last in zip(h, order[:, ::-1], strict=True):
@@ -70,19 +79,22 @@ def compensated_round(
     del h  # of large layers every copy counts
     steps = None if step is None else np.take_along_axis(step[live], order[:, None], axis=2)
     turned = np.take_along_axis(weight[live], order[:, None], axis=2)
-    most = min(_ROOM // turned.size, ways)
+    most = min(_MAX_BEAM_ELEMENTS // turned.size, ways)
     if most > 1:
-        rounded = _best_of(turned, upper, low, high, steps, most=most)
+        rounded = _beam_round(turned, upper, low, high, steps, most=most)
     else:
-        rounded = _rounded(turned, upper, low, high, steps)
+        rounded = _round_columns(turned, upper, low, high, steps)
     integers = np.empty_like(rounded)
     np.put_along_axis(integers, np.broadcast_to(order[:, None], integers.shape), rounded, axis=2)
     result[live] = integers
     return result
 
 
-def damped(moments: np.ndarray, samples: int) -> np.ndarray:
-    """Return a copy of `moments`, drawn towards their diagonal as `compensated_round` says, and positive definite."""
+def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
+    """Shrink second moments towards their diagonal, so that they are positive definite.
+
+    See `round_with_compensation`. Returns a copy.
+    """
     size = moments.shape[1]
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     shrink = size / (size + samples)
@@ -92,7 +104,7 @@ def damped(moments: np.ndarray, samples: int) -> np.ndarray:
     return h
 
 
-def descended(
+def minimize_by_coordinate_descent(
     rounded: np.ndarray,
     weight: np.ndarray,
     moments: np.ndarray,
@@ -103,18 +115,18 @@ def descended(
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) from which no single one can move with gain; the start is `rounded`.
 
-    Arguments as for `compensated_round`. Coordinate descent on ``trace(D H D^T)``: integer k of a row moves by the
-    whole number nearest to ``-(D H)_k / H_kk``, which never adds to the error; at most `_SWEEPS` times over all.
+    Arguments as for `round_with_compensation`. Coordinate descent on ``trace(D H D^T)``: integer k of a row moves by
+    the whole number nearest to ``-(D H)_k / H_kk``, which never adds to the error; at most `_SWEEPS` times over all.
     """
     result = rounded.copy()
     for place, moment in enumerate(moments):
         if np.trace(moment) > 0:
             own = None if step is None else step[place]
-            _descend(result[place], weight[place], damped(moment[None], samples)[0], low, high, own)
+            _descend(result[place], weight[place], regularize_moments(moment[None], samples)[0], low, high, own)
     return result
 
 
-def sweep(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread) -> None:
+def sweep_columns(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread) -> None:
     """Move the `integers` [O, K] of one group in place, column by column, until none moves; at most `_SWEEPS` times.
 
     slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves column k, [O] integers, in place,
@@ -148,22 +160,25 @@ def _descend(
     """Move the `integers` [O, K] of one group in place."""
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        new = moved(column - slope / own, low, high, None if steps is None else steps[:, k])
+        new = round_half_to_even(column - slope / own, low, high, None if steps is None else steps[:, k])
         step = new - column
         column[:] = new
         return np.asarray(step)
 
-    sweep(integers, (integers - weight) @ h, h, move, lambda steps: steps)
+    sweep_columns(integers, (integers - weight) @ h, h, move, lambda steps: steps)
 
 
-def moved(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
-    """Return where `values` move to: as `nearest`, but half-way values to the even integer, so that none swings."""
+def round_half_to_even(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+    """Return where `values` move to.
+
+    As `round_to_nearest`, but half-way values to the even integer, so that none swings.
+    """
     if step is None:
         return np.asarray(np.clip(np.rint(values), low, high))
     return np.asarray(np.clip(np.rint(values / step), low, high) * step)
 
 
-def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+def _round_columns(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
     """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K], used up."""
     size = weight.shape[2]
     share = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
@@ -174,15 +189,15 @@ def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: n
         for j in range(start, stop):
             inner = (errors[:, :, start:j] * share[:, None, start:j, j]).sum(axis=2)
             own = None if step is None else step[:, :, j]
-            rounded[:, :, j] = nearest(wanted[:, :, j - start] + inner, low, high, own)
+            rounded[:, :, j] = round_to_nearest(wanted[:, :, j - start] + inner, low, high, own)
             errors[:, :, j] = weight[:, :, j] - rounded[:, :, j]
     return rounded
 
 
-def _best_of(
+def _beam_round(
     weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, most: int
 ) -> np.ndarray:
-    """Round as `_rounded` does, with up to `most` roundings of each row [G, O], of which the best is returned."""
+    """Round as `_round_columns` does, with up to `most` roundings of each row [G, O], of which the best is returned."""
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     level, share = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
     groups, outputs, size = weight.shape
@@ -195,8 +210,10 @@ def _best_of(
         for j in range(start, stop):
             own = None if step is None else step[:, :, None, j]
             values, wanted = wanted[..., 0], wanted[..., 1:]
-            first = nearest(values, low, high, own)
-            second = nearest(first + np.where(values > first, 1, -1) * (1 if own is None else own), low, high, own)
+            first = round_to_nearest(values, low, high, own)
+            second = round_to_nearest(
+                first + np.where(values > first, 1, -1) * (1 if own is None else own), low, high, own
+            )
             costs = [cost + np.square(values - new) * level[:, j, None, None] for new in (first, second)]
             costs[1][second == first] = np.inf  # at an end of the range there is one only
             every = np.concatenate(costs, axis=2)

@@ -14,20 +14,20 @@ import numpy as np
 
 from ...plan import Plan
 from ...targets import Target
-from ..assign.legalize import UnheldScale, legalize
-from ..assign.shared_scales import SharedScale
+from ..assign.legalize import UnsupportedScaleError, legalize
+from ..assign.shared_scales import SharedScaleGroup
 from ..partition import Partition
 
-__all__ = ["free_scales", "moved", "scales_by_outputs"]
+__all__ = ["find_searchable_scales", "rescale_tensors", "search_scales_by_output_error"]
 
 _SWEEPS = 3
-_FINE = 2.0**0.25  # a step where any scale can be held
+_FREE_SCALE_STEP = 2.0**0.25  # a step where any scale can be held
 
 
-def scales_by_outputs(
+def search_scales_by_output_error(
     parts: Partition,
     plan: Plan,
-    shared: Sequence[SharedScale],
+    shared: Sequence[SharedScaleGroup],
     target: Target,
     fixed: frozenset[str],
     better: Callable[[Plan], bool],
@@ -37,9 +37,9 @@ def scales_by_outputs(
     better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose scale
     is not to be moved.
     """
-    step = 2.0 if plan.mode == "q-value" else _FINE
+    step = 2.0 if plan.mode == "q-value" else _FREE_SCALE_STEP
     best = plan
-    free = [names for _, names in free_scales(plan, shared, fixed)]
+    free = [names for _, names in find_searchable_scales(plan, shared, fixed)]
     still: dict[int, Plan] = {}
     for _ in range(_SWEEPS):
         before = best
@@ -47,7 +47,7 @@ def scales_by_outputs(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (better_plan := moved(best, names, factor, parts, shared, target)) is not None:
+                while (better_plan := rescale_tensors(best, names, factor, parts, shared, target)) is not None:
                     if not better(better_plan):
                         break
                     best = better_plan
@@ -57,9 +57,9 @@ def scales_by_outputs(
     return best
 
 
-def free_scales(
-    plan: Plan, shared: Sequence[SharedScale], fixed: frozenset[str]
-) -> list[tuple[SharedScale, list[str]]]:
+def find_searchable_scales(
+    plan: Plan, shared: Sequence[SharedScaleGroup], fixed: frozenset[str]
+) -> list[tuple[SharedScaleGroup, list[str]]]:
     """Return the shared scales of at most 8 bits without a tensor of `fixed`, each with its tensors in the plan."""
     free = [
         (group, [n for n in group.tensors if n in plan.tensors]) for group in shared if fixed.isdisjoint(group.tensors)
@@ -67,13 +67,18 @@ def free_scales(
     return [(group, names) for group, names in free if names and all(plan.tensors[n].bits <= 8 for n in names)]
 
 
-def moved(
-    plan: Plan, names: Sequence[str], factor: float, parts: Partition, shared: Sequence[SharedScale], target: Target
+def rescale_tensors(
+    plan: Plan,
+    names: Sequence[str],
+    factor: float,
+    parts: Partition,
+    shared: Sequence[SharedScaleGroup],
+    target: Target,
 ) -> Plan | None:
     """Return `plan` with `factor` times the scales of `names`; None where the platform does not hold these."""
     wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
     try:
         legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, shared, target)
-    except UnheldScale:
+    except UnsupportedScaleError:
         return None
     return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

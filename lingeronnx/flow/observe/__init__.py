@@ -3,6 +3,6 @@
 Must not know: scales, targets, stages.
 """
 
-from .statistics import Curve, Stats, TensorStats, Through, observe
+from .statistics import ConsumerFunction, Curve, Stats, TensorStats, collect_stats
 
-__all__ = ["Curve", "Stats", "TensorStats", "Through", "observe"]
+__all__ = ["ConsumerFunction", "Curve", "Stats", "TensorStats", "collect_stats"]

@@ -13,10 +13,10 @@ import numpy as np
 from ...errors import DataError
 from ...run.data import Batch, InputSpec
 
-__all__ = ["Watched"]
+__all__ = ["ConstantInputDetector"]
 
 
-class Watched:
+class ConstantInputDetector:
     """Looks at batches that are read.
 
     inputs : of the model. fed_back : states, whose values are computed, not given.

@@ -17,14 +17,14 @@ import numpy as np
 from ...errors import DataError
 from ...run.runners import FloatRunner
 
-__all__ = ["HALF", "Curve", "Stats", "TensorStats", "Through", "observe"]
+__all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]
 
 #: A function of single values, float64.
 Curve = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Through:
+class ConsumerFunction:
     """What alone reads a tensor: a function of single numbers, and how its result is rounded.
 
     scale : of the result, None where it is not rounded; low, high : its least and its largest value, in counts.
@@ -45,12 +45,14 @@ class Through:
 
 
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
-HALF = 4096
+HALF_BINS = 4096
 
 _ONE = np.ones(1)
-_NO_SHARE = 8.0  # below the largest logit of a row: all others together get 1 / e**8 there
-_ROOM = 32.0  # logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB there
-_FINEST = -140  # exponent of the bin width for an all-zero tensor
+_NEGLIGIBLE_LOGIT_GAP = 8.0  # below the largest logit of a row: all others together get 1 / e**8 there
+_MIN_LOGIT_RANGE = (
+    32.0  # logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB there
+)
+_MIN_BIN_EXPONENT = -140  # exponent of the bin width for an all-zero tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +80,8 @@ class TensorStats:
         factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is looked at. span :
         its smallest and its largest value then, where they are known.
         """
-        low, high = _span(array, factors) if span is None else span
-        nothing = cls(0, low, high, 0.0, _exponent(low, high), np.zeros(2 * HALF, np.int64))
+        low, high = _value_range(array, factors) if span is None else span
+        nothing = cls(0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64))
         return nothing.with_more(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
@@ -95,7 +97,7 @@ class TensorStats:
             maximum=max(self.maximum, other.maximum),
             squares=self.squares + other.squares,
             exponent=exponent,
-            bins=_coarser(self.bins, exponent - self.exponent) + _coarser(other.bins, exponent - other.exponent),
+            bins=_merge_bins(self.bins, exponent - self.exponent) + _merge_bins(other.bins, exponent - other.exponent),
         )
 
     def with_more(self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE) -> TensorStats:
@@ -103,11 +105,11 @@ class TensorStats:
 
         span, factors : as for `of`. This value must not be used any more.
         """
-        from simulator.bins import count
+        from simulator.histogram import accumulate_histogram
 
-        exponent = max(self.exponent, _exponent(*span))
-        bins = _coarser(self.bins, exponent - self.exponent)
-        squares = count(array, math.ldexp(1.0, -exponent), bins, factors)
+        exponent = max(self.exponent, _bin_exponent(*span))
+        bins = _merge_bins(self.bins, exponent - self.exponent)
+        squares = accumulate_histogram(array, math.ldexp(1.0, -exponent), bins, factors)
         return replace(
             self,
             count=self.count + array.size,
@@ -148,9 +150,9 @@ class TensorStats:
     def _filled(self) -> tuple[np.ndarray, np.ndarray]:
         """The centres of the bins that hold anything, in widths, and their counts: looked for once, they are few."""
         index = np.flatnonzero(self.bins)
-        return index - HALF + 0.5, self.bins[index]
+        return index - HALF_BINS + 0.5, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int, through: Through | None = None) -> float:
+    def error(self, scale: float, low: int, high: int, through: ConsumerFunction | None = None) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
@@ -162,23 +164,25 @@ class TensorStats:
         return float(np.dot(counts, (rounded - centres) ** 2)) / self.count
 
 
-def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
+def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
     """Return logits brought together to what a Softmax along `axis` can tell apart.
 
     The largest of a row leads the next by no more than leaves that no share, and the others are raised to where they
-    just get none: whichever lies nearer to 0, so that neither a lead nor a mask makes room. What lies within `_ROOM` of
-    0 stays: steps finer than that leaves are lost in what layers round.
+    just get none: whichever lies nearer to 0, so that neither a lead nor a mask makes room. What lies within
+    `_MIN_LOGIT_RANGE` of 0 stays: steps finer than that leaves are lost in what layers round.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
         return array
     rows = np.moveaxis(array, axis, -1)
-    lead = _NO_SHARE + math.log(rows.shape[-1])
+    lead = _NEGLIGIBLE_LOGIT_GAP + math.log(rows.shape[-1])
     second, first = np.split(np.partition(rows, -2, axis=-1)[..., -2:], 2, axis=-1)
     top = np.clip(lead / 2, np.minimum(second + lead, first), first).astype(rows.dtype)
-    return np.moveaxis(np.clip(rows, np.minimum(top - lead, -_ROOM), np.maximum(top, _ROOM)), -1, axis)
+    return np.moveaxis(
+        np.clip(rows, np.minimum(top - lead, -_MIN_LOGIT_RANGE), np.maximum(top, _MIN_LOGIT_RANGE)), -1, axis
+    )
 
 
-def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
+def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
     """Return the smallest and the largest value of an array times the factors of its channels, in its own type."""
     if len(factors) == 1:
         ends = np.array([array.min(), array.max()])
@@ -189,29 +193,29 @@ def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _exponent(low: float, high: float) -> int:
+def _bin_exponent(low: float, high: float) -> int:
     """Return the smallest e with all of [low, high] in the bins of width 2**e."""
     reach = max(high, -low)
     if reach == 0:
-        return _FINEST
-    exponent = int(np.frexp(reach)[1]) - int(np.log2(HALF))
-    return max(exponent, _FINEST)
+        return _MIN_BIN_EXPONENT
+    exponent = int(np.frexp(reach)[1]) - int(np.log2(HALF_BINS))
+    return max(exponent, _MIN_BIN_EXPONENT)
 
 
-def _coarser(bins: np.ndarray, steps: int) -> np.ndarray:
+def _merge_bins(bins: np.ndarray, steps: int) -> np.ndarray:
     """Join 2**steps neighbouring bins; bin 0 stays where it is."""
     if steps == 0:
         return bins
     out = np.zeros_like(bins)
     index = np.flatnonzero(bins)
-    np.add.at(out, ((index - HALF) >> min(steps, 30)) + HALF, bins[index])
+    np.add.at(out, ((index - HALF_BINS) >> min(steps, 30)) + HALF_BINS, bins[index])
     return out
 
 
 Stats = Mapping[str, TensorStats]
 
 
-def observe(
+def collect_stats(
     runner: FloatRunner,
     batches: Iterable[tuple[Mapping[str, np.ndarray], object]],
     names: Collection[str],
@@ -236,8 +240,8 @@ def observe(
             if array.size == 0:
                 continue
             even = factors.get(name, _ONE)
-            array = _with_shares(array, soft[name]) if name in soft and even is _ONE else array
-            span = _span(array, even)
+            array = _clip_softmax_logits(array, soft[name]) if name in soft and even is _ONE else array
+            span = _value_range(array, even)
             if not all(map(math.isfinite, span)):
                 raise DataError(
                     f"tensor '{name}' becomes NaN or infinite on the calibration data; "

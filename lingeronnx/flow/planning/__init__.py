@@ -8,21 +8,21 @@
 Owns: in which order the accuracy methods are applied. Must not know: reports, trials.
 """
 
-from .calibration import Observed, observe_model
-from .imported_plan import take_over
-from .plan_record import Basis, Planned
-from .refinement import refined
+from .calibration import CalibrationResult, calibrate_model
+from .external_plan import apply_external_plan
+from .planned_model import PlanBasis, PlannedModel
+from .refinement import refine_weights
 from .scale_assignment import assign_scales
-from .scale_sources import plain_scales, plan_for
+from .scale_sources import plan_model, plan_without_range_transforms
 
 __all__ = [
-    "Basis",
-    "Observed",
-    "Planned",
+    "CalibrationResult",
+    "PlanBasis",
+    "PlannedModel",
+    "apply_external_plan",
     "assign_scales",
-    "observe_model",
-    "plain_scales",
-    "plan_for",
-    "refined",
-    "take_over",
+    "calibrate_model",
+    "plan_model",
+    "plan_without_range_transforms",
+    "refine_weights",
 ]

@@ -9,25 +9,25 @@ import numpy as np
 
 from ...graph import ir
 from ...run.data import Progress
-from ...run.memory import bytes_per_sample, piece, release
+from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...run.runners import FloatRunner
-from ..assign.choice import choice_for
-from ..assign.shared_scales import SharedScale, shared_scales, soft_rows
-from ..methods.cell_clipping import cell_notes
-from ..methods.equalize import ChannelSpans, equalize
-from ..observe.constant_inputs import Watched
-from ..observe.statistics import TensorStats, observe
+from ..assign.scale_policy import resolve_scale_policy
+from ..assign.shared_scales import SharedScaleGroup, find_softmax_inputs, group_shared_scales
+from ..methods.cell_clipping import format_cell_clipping
+from ..methods.equalize import ChannelStats, equalize_channels
+from ..observe.constant_inputs import ConstantInputDetector
+from ..observe.statistics import TensorStats, collect_stats
 from ..partition import Partition
-from ..prepare.preparation import Prepared
-from ..prepare.states import wide_states
+from ..prepare.preparation import PreparedModel
+from ..prepare.recurrent_states import find_16bit_state_tensors
 
-__all__ = ["Observed", "observe_model"]
+__all__ = ["CalibrationResult", "calibrate_model"]
 
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
 
 @dataclass(frozen=True)
-class Observed:
+class CalibrationResult:
     """The prepared model after calibration under an `effort`.
 
     parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
@@ -40,12 +40,14 @@ class Observed:
     even: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
-    channels: Mapping[str, ChannelSpans] = field(default_factory=dict)
+    channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     soft: Mapping[str, int] = field(default_factory=dict)
-    shared: Sequence[SharedScale] = ()
+    shared: Sequence[SharedScaleGroup] = ()
 
 
-def observe_model(prepared: Prepared, progress: Progress | None = None, before: Observed | None = None) -> Observed:
+def calibrate_model(
+    prepared: PreparedModel, progress: Progress | None = None, before: CalibrationResult | None = None
+) -> CalibrationResult:
     """Equalize the channels where effort allows, and run the calibration data once.
 
     before : what was seen of the same graph on the same data, where less was left to the host; it is taken over for the
@@ -53,16 +55,16 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     """
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
-    few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
+    few = choose_batch_size(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
     channels = {} if before is None else dict(before.channels)
     if conf.effort != "fast":
-        feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
+        feeds = prepared.data.first(choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
-        even = equalize(parts, pieces, choice_for(prepared, parts), prepared.runner, channels)
-        wide = wide_states(parts, conf.state, target) if conf.bits < 16 else parts.activations
-        notes += cell_notes(parts, target, feeds, wide)
+        even = equalize_channels(parts, pieces, resolve_scale_policy(prepared, parts), prepared.runner, channels)
+        wide = find_16bit_state_tensors(parts, conf.state, target) if conf.bits < 16 else parts.activations
+        notes += format_cell_clipping(parts, target, feeds, wide)
     done = 0
 
     def count(samples: int) -> None:
@@ -71,18 +73,18 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
         if progress is not None:
             progress("calibrating", done, None)
 
-    soft = soft_rows(parts)
+    soft = find_softmax_inputs(parts)
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    known = {} if before is None or runner is not prepared.runner else _alike(before, even, soft)
-    watched = Watched(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
+    known = {} if before is None or runner is not prepared.runner else _reusable_stats(before, even, soft)
+    watched = ConstantInputDetector(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
     batches = watched.of(prepared.data.batches(few))
-    stats = observe(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
-    release()
+    stats = collect_stats(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
+    trim_memory()
     alike = before is not None and before.parts.floats == parts.floats
-    shared = before.shared if before is not None and alike else shared_scales(parts, target)
-    return Observed(
+    shared = before.shared if before is not None and alike else group_shared_scales(parts, target)
+    return CalibrationResult(
         effort=conf.effort,
         parts=parts,
         even=even,
@@ -94,7 +96,9 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     )
 
 
-def _alike(before: Observed, even: Mapping[str, np.ndarray], soft: Mapping[str, int]) -> dict[str, TensorStats]:
+def _reusable_stats(
+    before: CalibrationResult, even: Mapping[str, np.ndarray], soft: Mapping[str, int]
+) -> dict[str, TensorStats]:
     """Return the statistics of the tensors whose factors were those of `even`, and whose Softmaxes those of `soft`."""
     one = np.ones(1)
     return {

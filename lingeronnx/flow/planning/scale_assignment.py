@@ -10,38 +10,38 @@ import numpy as np
 
 from ...graph import ir
 from ...plan import Plan, Transform
-from ...run.memory import piece, release
+from ...run.memory import choose_batch_size, trim_memory
 from ...targets import Target
-from ..assign.choice import ScaleChoice, choice_for
-from ..assign.legalize import UnheldScale
-from ..assign.scales import assign
-from ..assign.shared_scales import SharedScale, shared_scales
+from ..assign.legalize import UnsupportedScaleError
+from ..assign.scale_policy import ScalePolicy, resolve_scale_policy
+from ..assign.scales import assign_qparams
+from ..assign.shared_scales import SharedScaleGroup, group_shared_scales
 from ..methods import factors
-from ..methods.clipping import costly_cuts
-from ..methods.host_scale import free_borders, settle
-from ..methods.ranges import range_factors
+from ..methods.clipping import find_costly_clipping
+from ..methods.host_scaling import insert_host_scaling, set_host_factors
+from ..methods.range_fitting import fit_range_factors
 from ..observe.statistics import TensorStats
 from ..partition import Partition
-from ..prepare.preparation import Prepared
-from ..prepare.states import wide_states
-from .calibration import Observed
-from .plan_record import Basis, Planned
+from ..prepare.preparation import PreparedModel
+from ..prepare.recurrent_states import find_16bit_state_tensors
+from .calibration import CalibrationResult
+from .planned_model import PlanBasis, PlannedModel
 
-__all__ = ["assign_held", "assign_scales"]
+__all__ = ["assign_scales", "assign_with_float_fallback"]
 
 _OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
 
 
-def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
+def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> PlannedModel:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
     target, conf, parts = prepared.target, prepared.conf, observed.parts.on(ir.clone(observed.parts.graph))
-    shared, choice = observed.shared, choice_for(prepared, parts)
-    host, alike = free_borders(parts, shared, observed.stats, target, choice)
+    shared, choice = observed.shared, resolve_scale_policy(prepared, parts)
+    host, alike = insert_host_scaling(parts, shared, observed.stats, target, choice)
     stats = {**observed.stats, **{new: observed.stats[name] for new, name in alike.items()}}
     if host:
         parts = parts.with_floats(host)
-        shared, choice = shared_scales(parts, target), choice_for(prepared, parts)
-    ranged = range_factors(
+        shared, choice = group_shared_scales(parts, target), resolve_scale_policy(prepared, parts)
+    ranged = fit_range_factors(
         parts,
         shared,
         stats,
@@ -50,61 +50,65 @@ def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
         search=conf.mode == "q-value" and conf.effort != "fast",
         by_channel=conf.weight_scales != "tensor",
     )
-    factors.apply(parts, ranged)
-    settle(parts.graph, host, ranged)
+    factors.apply_factors(parts, ranged)
+    set_host_factors(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    parts, plan, notes = assign_held(parts, shared, scaled, target, choice, conf.require_chip)
+    parts, plan, notes = assign_with_float_fallback(parts, shared, scaled, target, choice, conf.require_chip)
     if conf.effort != "fast":
-        pieces = _samples(prepared)
-        less = costly_cuts(parts, plan, shared, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces))
-        release()
+        pieces = _select_output_samples(prepared)
+        less = find_costly_clipping(
+            parts, plan, shared, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces)
+        )
+        trim_memory()
         choice = choice.with_scales(less)
         if less:
-            parts, plan, notes = assign_held(parts, shared, scaled, target, choice, conf.require_chip)
+            parts, plan, notes = assign_with_float_fallback(parts, shared, scaled, target, choice, conf.require_chip)
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
-    both = factors.combine(observed.even, ranged)
+    both = factors.multiply_factors(observed.even, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
     plan = replace(plan, transforms=changed, scaled=alike, synthetic=prepared.synthetic, settings=conf.of_scales)
-    if conf.bits < 16 and (wide := wide_states(parts, conf.state, target)):
+    if conf.bits < 16 and (wide := find_16bit_state_tensors(parts, conf.state, target)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return replace(
-        Planned.of(prepared, parts, plan, [*observed.notes, *notes]),
+        PlannedModel.of(prepared, parts, plan, [*observed.notes, *notes]),
         ranges={name: (s.low, s.high) for name, s in scaled.items()},
-        basis=Basis(scaled, choice),
+        basis=PlanBasis(scaled, choice),
         observed=observed,
     )
 
 
-def _samples(prepared: Prepared) -> list[dict[str, np.ndarray]]:
+def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray]]:
     """Return pieces of some calibration samples, few enough that their outputs can be kept."""
-    shapes = [ir.shape(value) or () for value in prepared.graph.graph.outputs]
+    shapes = [ir.get_shape(value) or () for value in prepared.graph.graph.outputs]
     outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
     budget = prepared.conf.budget
-    feeds = prepared.data.first(piece(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
+    feeds = prepared.data.first(choose_batch_size(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
     return list(prepared.data.pieces(feeds, prepared.few))
 
 
-def _float_outputs(prepared: Prepared, pieces: Sequence[Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray]]:
+def _float_outputs(
+    prepared: PreparedModel, pieces: Sequence[Mapping[str, np.ndarray]]
+) -> list[Mapping[str, np.ndarray]]:
     """Return the outputs of the user's model for the first calibration samples, in pieces."""
     return [prepared.float_outputs.outputs("first", number, feed) for number, feed in enumerate(pieces)]
 
 
-def assign_held(
+def assign_with_float_fallback(
     parts: Partition,
-    shared: Sequence[SharedScale],
+    shared: Sequence[SharedScaleGroup],
     stats: Mapping[str, TensorStats],
     target: Target,
-    choice: ScaleChoice,
+    choice: ScalePolicy,
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
     """Return the plan; what needs a scale that `target` does not hold goes to float first, unless `strict`."""
     while True:
         try:
-            return parts, *assign(parts, shared, stats, target, choice)
-        except UnheldScale as error:
+            return parts, *assign_qparams(parts, shared, stats, target, choice)
+        except UnsupportedScaleError as error:
             if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
                 raise
             why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.least} at least"
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
-            shared = shared_scales(parts, target)
+            shared = group_shared_scales(parts, target)

@@ -5,65 +5,72 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ...passes import left_out, strict
+from ...passes import format_skipped_pass, is_strict_mode
 from ...plan import Plan
 from ...run.data import Progress
-from ..prepare.preparation import Prepared
-from ..prepare.rewriter import Changed, check_same
-from .calibration import Observed, observe_model
-from .imported_plan import take_over
-from .model_scales import take_up
-from .plan_record import Planned
+from ..prepare.preparation import PreparedModel
+from ..prepare.rewriter import OutputChangedError, check_outputs_unchanged
+from .calibration import CalibrationResult, calibrate_model
+from .external_plan import apply_external_plan
+from .imported_model_plan import plan_imported_model
+from .planned_model import PlannedModel
 from .scale_assignment import assign_scales
 
-__all__ = ["plain_scales", "plan_for"]
+__all__ = ["plan_model", "plan_without_range_transforms"]
 
 
-def plan_for(
-    prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None, before: Observed | None = None
-) -> Planned:
+def plan_model(
+    prepared: PreparedModel,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    before: CalibrationResult | None = None,
+) -> PlannedModel:
     """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere.
 
-    before : as for `observe_model`.
+    before : as for `calibrate_model`.
     """
     if plan is not None:
-        planned = take_over(prepared, plan)
+        planned = apply_external_plan(prepared, plan)
     elif prepared.read is not None:
-        planned = take_up(prepared, prepared.read, progress)
+        planned = plan_imported_model(prepared, prepared.read, progress)
     else:
-        planned = assign_scales(prepared, observe_model(prepared, progress, before))
+        planned = assign_scales(prepared, calibrate_model(prepared, progress, before))
     try:
-        _check(prepared, planned)
-    except Changed as wrong:
+        _check_outputs_unchanged(prepared, planned)
+    except OutputChangedError as wrong:
         if plan is not None and plan.transforms:
             raise ConfigError(
                 f"the plan is for other weights: with its transforms the {wrong}; make the plan anew for this model"
             ) from wrong
-        if plan is not None or prepared.read is not None or strict():
+        if plan is not None or prepared.read is not None or is_strict_mode():
             raise
-        planned = _without_factors(prepared, progress, wrong)
+        planned = _replan_without_transforms(prepared, progress, wrong)
     return planned
 
 
-def _check(prepared: Prepared, planned: Planned) -> None:
-    """Raise `Changed` where the graph that the plan speaks of is another function than the user's."""
+def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
+    """Raise `OutputChangedError` where the graph that the plan speaks of is another function than the user's."""
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
-    check_same(prepared.source, planned.runner, outputs, prepared.data.first())
+    check_outputs_unchanged(prepared.source, planned.runner, outputs, prepared.data.first())
 
 
-def plain_scales(prepared: Prepared, progress: Progress | None = None, before: Observed | None = None) -> Planned:
+def plan_without_range_transforms(
+    prepared: PreparedModel, progress: Progress | None = None, before: CalibrationResult | None = None
+) -> PlannedModel:
     """Return `prepared` under scales for its ranges as they are: none is moved into weights.
 
-    before : as for `observe_model`.
+    before : as for `calibrate_model`.
     """
     fast = prepared.without_effort
-    planned = assign_scales(fast, observe_model(fast, progress, before))
+    planned = assign_scales(fast, calibrate_model(fast, progress, before))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)
     return replace(planned, conf=prepared.conf, plan=plan)
 
 
-def _without_factors(prepared: Prepared, progress: Progress | None, wrong: Changed) -> Planned:
+def _replan_without_transforms(
+    prepared: PreparedModel, progress: Progress | None, wrong: OutputChangedError
+) -> PlannedModel:
     """Plan again and move no ranges into weights, which gave something `wrong`; the notes say so."""
-    planned = plain_scales(prepared, progress)
-    _check(prepared, planned)
-    return replace(planned, notes=[left_out("of ranges into weights", f"with it, {wrong}"), *planned.notes])
+    planned = plan_without_range_transforms(prepared, progress)
+    _check_outputs_unchanged(prepared, planned)
+    return replace(planned, notes=[format_skipped_pass("of ranges into weights", f"with it, {wrong}"), *planned.notes])

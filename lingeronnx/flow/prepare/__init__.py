@@ -4,8 +4,15 @@ Owns: what of the settings the model and the data decide, selectors, states that
 changes no output. Must not know: scales.
 """
 
-from .calibration_data import synthetic
-from .data_needs import need_data, need_scales
-from .preparation import Prepared, normalised, prepare
+from .calibration_data import generate_synthetic_inputs
+from .data_requirements import require_calibrated_scales, require_data
+from .preparation import PreparedModel, normalize_model, prepare_model
 
-__all__ = ["Prepared", "need_data", "need_scales", "normalised", "prepare", "synthetic"]
+__all__ = [
+    "PreparedModel",
+    "generate_synthetic_inputs",
+    "normalize_model",
+    "prepare_model",
+    "require_calibrated_scales",
+    "require_data",
+]

@@ -12,22 +12,22 @@ import numpy as np
 from ...graph import ir, operators
 from ...run.runners import FloatRunner
 
-__all__ = ["FloatOutputs", "before_curves"]
+__all__ = ["FloatOutputCache", "map_outputs_to_logits"]
 
-_CURVES = operators.SHARES | {"Sigmoid"}
+_CURVES = operators.SOFTMAX_OPS | {"Sigmoid"}
 
 
-def before_curves(model: ir.Graph) -> dict[str, str]:
+def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
     """Return {output of `model`: what a Softmax or a Sigmoid makes it of, else the output itself}."""
     found = {}
     for value in model.graph.outputs:
         maker = value.producer()
         behind = maker is not None and maker.op_type in _CURVES
-        found[str(value.name)] = ir.read_name(maker) if maker is not None and behind else str(value.name)
+        found[str(value.name)] = ir.input_name(maker) if maker is not None and behind else str(value.name)
     return found
 
 
-class FloatOutputs:
+class FloatOutputCache:
     """The outputs `names` of the user's model, which `source` runs, in pieces of samples.
 
     most : bytes of outputs that are held.

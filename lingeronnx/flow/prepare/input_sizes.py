@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...errors import ConfigError, nearest
+from ...errors import ConfigError, suggest_nearest
 from ...graph import batch_axes, ir
-from ...passes.entry.free_batch import free_batch
+from ...passes.entry.dynamic_batch import make_batch_dynamic
 from ...run.data import Data, InputSpec
-from ...run.runners import input_specs
+from ...run.runners import get_input_specs
 
-__all__ = ["fix_sizes", "tell_sizes"]
+__all__ = ["infer_input_shapes", "set_input_shapes"]
 
 
-def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
+def set_input_shapes(model: ir.Model, told: Mapping[str, Sequence[int]]) -> None:
     """Give the inputs named in `told` all their sizes, in place; the axis that counts samples stays open.
 
     A name that the file gives to a size means the same size in all inputs. Raises ConfigError for an input that the
     model does not have, and for sizes that are not those of the file.
     """
-    specs = {spec.name: spec for spec in input_specs(model)}
+    specs = {spec.name: spec for spec in get_input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
     for name, wanted in told.items():
         if name not in specs:
             raise ConfigError(
-                f"--input-shape {name}: the model has no such input{nearest(name, specs)}; "
+                f"--input-shape {name}: the model has no such input{suggest_nearest(name, specs)}; "
                 f"inputs are {', '.join(specs)}"
             )
-        shape = ir.shape(inputs[name])
+        shape = ir.get_shape(inputs[name])
         held = [None] * len(wanted) if shape is None else list(shape)
         fits = len(held) == len(wanted) and all(d in (None, w) for d, w in zip(held, wanted, strict=True))
         if not fits or min(wanted, default=1) < 1:
@@ -37,7 +37,7 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
                     name, *texts
                 )
             )
-    counted = _counted(inputs, specs, told, batch_axes.KEY in model.metadata_props)
+    counted = _find_batch_axes(inputs, specs, told, batch_axes.BATCH_AXES_KEY in model.metadata_props)
     named = {
         size.value: told[name][axis]
         for name in told
@@ -45,7 +45,7 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
         if axis != counted[name] and not isinstance(size, int) and size.value is not None
     }
     for name, value in inputs.items():
-        sizes: list[ir.Size] = list(value.shape or [None] * len(told.get(name, ())))
+        sizes: list[ir.Dim] = list(value.shape or [None] * len(told.get(name, ())))
         for axis, size in enumerate(sizes):
             symbol = None if isinstance(size, int | str | None) else size.value
             if name in told and axis != counted[name]:
@@ -54,10 +54,10 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
                 sizes[axis] = symbol or "N"
             elif symbol in named:
                 sizes[axis] = named[symbol]
-        value.shape = value.shape if not sizes else ir.oir_shape(sizes)
+        value.shape = value.shape if not sizes else ir.make_shape(sizes)
 
 
-def _counted(
+def _find_batch_axes(
     inputs: Mapping[str, ir.Value], specs: Mapping[str, InputSpec], told: Mapping[str, Sequence[int]], said: bool
 ) -> dict[str, int | None]:
     """Return {told input: the axis that counts its samples}.
@@ -66,7 +66,7 @@ def _counted(
     as axis 0 of another input. said : a user told the axes.
     """
     axes = {name: specs[name].axis for name in told}
-    held = {name: ir.shape(inputs[name]) or [None] * len(told[name]) for name in told}
+    held = {name: ir.get_shape(inputs[name]) or [None] * len(told[name]) for name in told}
     samples = {told[name][axis] for name, axis in axes.items() if axis is not None and held[name][axis] is None}
     for name, axis in axes.items():
         fixed = axis is None or (axis == 0 and held[name][0] not in (None, 1))
@@ -76,24 +76,24 @@ def _counted(
     return axes
 
 
-def fix_sizes(model: ir.Graph, data: Data) -> list[str]:
+def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
     """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
     notes = []
     feed = data.first()
     for value in model.graph.inputs:
         array = feed.get(str(value.name))
-        shape, axis = ir.shape(value), data.inputs[str(value.name)].axis
+        shape, axis = ir.get_shape(value), data.inputs[str(value.name)].axis
         if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
             continue
         sizes: list[int | str] = list(array.shape)
         if axis is not None and (not shape or shape[axis] is None):
             sizes[axis] = "N"
-        value.shape = ir.oir_shape(sizes)
+        value.shape = ir.make_shape(sizes)
         sample = [d for i, d in enumerate(array.shape) if i != axis]
         notes.append(
             f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
         )
     if notes:  # with all sizes known
-        free_batch(model)
-    data.inputs.update({spec.name: spec for spec in input_specs(model)})
+        make_batch_dynamic(model)
+    data.inputs.update({spec.name: spec for spec in get_input_specs(model)})
     return notes

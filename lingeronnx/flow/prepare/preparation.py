@@ -12,43 +12,43 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ...fit import Fitted, of_host
 from ...graph import ir, operators
-from ...graph.batch_axes import tell_batch_axes
-from ...graph.digests import whole
-from ...graph.fixed_inputs import Given, fix_inputs
-from ...graph.tail import Tail, cut
-from ...passes import Reason, Record, accept
-from ...passes.entry.free_batch import free_batch
-from ...passes.entry.sound import sound
+from ...graph.batch_axes import set_batch_axes
+from ...graph.digests import compute_output_digest
+from ...graph.dynamic_tail import DynamicTail, split_dynamic_tail
+from ...graph.fixed_inputs import FixedValue, fix_inputs
+from ...legalization import AppliedRewrite, collect_host_reasons
+from ...passes import PassLog, SkipReason, run_entry_passes
+from ...passes.entry.check_schemas import check_schemas
+from ...passes.entry.dynamic_batch import make_batch_dynamic
 from ...plan.config import QuantConfig
 from ...qdq.encodings import Encodings
-from ...qdq.read import Read, is_quantized, read
+from ...qdq.import_model import ImportedQuantization, import_quantized_model, is_quantized
 from ...run.data import Data
-from ...run.memory import bytes_per_sample, piece
-from ...run.runners import FloatRunner, OpenedFallbacks
-from ...run.streaming import Calls
+from ...run.memory import bytes_per_sample, choose_batch_size
+from ...run.runners import FallbackSessionCache, FloatRunner
+from ...run.streaming import UnrolledCalls
 from ...targets import Target
-from ..factor_groups import partition_with_clips
+from ..factor_groups import partition_with_clip_fallback
 from ..partition import Partition
-from .calibration_data import calibration_data
-from .float_outputs import FloatOutputs, before_curves
-from .input_sizes import fix_sizes, tell_sizes
-from .rewriter import Changed, Rewriter, Rewritten, check_repeatable, check_same
+from .calibration_data import load_calibration_data
+from .float_outputs import FloatOutputCache, map_outputs_to_logits
+from .input_sizes import infer_input_shapes, set_input_shapes
+from .recurrent_states import find_state_packing, propose_states
+from .rewriter import OutputChangedError, Rewriter, RewriteResult, check_deterministic, check_outputs_unchanged
 from .selectors import Selectors
-from .settings import configured, keeping, target_of
-from .states import apart, proposals
+from .settings import adapt_config_to_import, resolve_config, resolve_target
 
-__all__ = ["Prepared", "normalised", "prepare"]
+__all__ = ["PreparedModel", "normalize_model", "prepare_model"]
 
 #: What makes shares of a row, from 0 to 1, of any numbers.
-_SHARES = operators.ROWS & operators.NEVER_NEGATIVE
-_FEW = 16  # samples that outputs are compared on at a time
-_FLOAT_OUTPUTS = 16  # the part of the budget that outputs of the user's model may take
+_SOFTMAX_OPS = operators.SOFTMAX_FAMILY_OPS & operators.NONNEGATIVE_OPS
+_MAX_COMPARISON_BATCH = 16  # samples that outputs are compared on at a time
+_FLOAT_OUTPUT_BUDGET_DIVISOR = 16  # the part of the budget that outputs of the user's model may take
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A float model ready to be calibrated.
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
@@ -64,28 +64,28 @@ class Prepared:
     a float one; else None.
     """
 
-    original: ir.Graph
+    original: ir.Model
     parts: Partition
     source: FloatRunner
-    float_outputs: FloatOutputs
+    float_outputs: FloatOutputCache
     target: Target
     conf: QuantConfig
     data: Data
-    fitted: Sequence[Fitted]
+    fitted: Sequence[AppliedRewrite]
     notes: Sequence[str]
     stem: str
     synthetic: bool
     skip: Mapping[str, str]
-    calls: Calls | None = None
-    reasons: Sequence[Reason] = ()
-    read: Read | None = None
+    calls: UnrolledCalls | None = None
+    reasons: Sequence[SkipReason] = ()
+    read: ImportedQuantization | None = None
     digest: str = ""
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
-    tail: Tail | None = None
-    opened: OpenedFallbacks = field(default_factory=dict, compare=False)
+    tail: DynamicTail | None = None
+    opened: FallbackSessionCache = field(default_factory=dict, compare=False)
 
     @property
-    def graph(self) -> ir.Graph:
+    def graph(self) -> ir.Model:
         """The normalised and fitted graph."""
         return self.parts.graph
 
@@ -107,23 +107,23 @@ class Prepared:
     @property
     def few(self) -> int:
         """How many samples outputs are compared on at a time."""
-        return piece(bytes_per_sample(self.graph), _FEW, self.conf.budget)
+        return choose_batch_size(bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget)
 
     @cached_property
     def runner(self) -> FloatRunner:
         """What runs `graph`: the activations that become integers, and the outputs."""
-        return FloatRunner(self.graph, {*self.parts.activations, *_outputs(self.graph)})
+        return FloatRunner(self.graph, {*self.parts.activations, *_output_names(self.graph)})
 
-    def selectors(self, graph: ir.Graph) -> Selectors:
+    def selectors(self, graph: ir.Model) -> Selectors:
         """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
         return Selectors(self.original, graph)
 
     @property
-    def without_effort(self) -> Prepared:
+    def without_effort(self) -> PreparedModel:
         """The same model with `effort: fast`."""
         return self.with_settings({"effort": "fast"})
 
-    def with_settings(self, settings: Mapping[str, str]) -> Prepared:
+    def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
         """Return the same model with other settings; it is run by what runs this one."""
         changed = replace(self, conf=self.conf.model_copy(update=settings))
         vars(changed).update({name: runner for name, runner in vars(self).items() if name == "runner"})
@@ -135,51 +135,51 @@ class Prepared:
         able = self.with_host({}).parts.ops
         return {name: why for name, why in self.parts.floats.items() if name in able}
 
-    def with_host(self, nodes: Mapping[str, str]) -> Prepared:
+    def with_host(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
         return replace(
-            self, parts=partition_with_clips(self.graph, self.target, {**nodes, **self.skip}, self.conf.bits)
+            self, parts=partition_with_clip_fallback(self.graph, self.target, {**nodes, **self.skip}, self.conf.bits)
         )
 
 
-def prepare(
+def prepare_model(
     model: ir.ModelLike,
     calib: object,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
     hold: bool = True,
     encodings: Encodings | None = None,
-) -> Prepared:
+) -> PreparedModel:
     """Load, accept, normalise, fit and divide `model`.
 
     The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
     encodings : scales that another tool chose for a float model.
     """
-    conf = configured(config, settings)
-    target, loaded = target_of(conf), ir.own(model)
+    conf = resolve_config(config, settings)
+    target, loaded = resolve_target(conf), ir.as_owned_model(model)
     fixed = fix_inputs(loaded, conf.fix)
-    digest = whole(loaded)
-    brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)
+    digest = compute_output_digest(loaded)
+    brought, came = _import_if_quantized(loaded, conf) if encodings is None else _import_encodings(encodings, loaded)
     if brought is not None:
         loaded = ir.clone(brought.graph)
-        conf = conf if conf.requantize else keeping(conf, target, brought)
-    tell_batch_axes(loaded, conf.batch_axis)
-    tell_sizes(loaded, conf.input_shape)
-    record = Record(conf.debug_dump)
-    original, tail, notes = _accepted(loaded, record)
-    data, calls = calibration_data(calib, original, conf, fixed, hold and calib is not None)
-    notes += [*_told(tail), *_state_notes(original, conf), *came, *fix_sizes(original, data)]
-    names = dict.fromkeys([*_outputs(original), *before_curves(original).values()])
+        conf = conf if conf.requantize else adapt_config_to_import(conf, target, brought)
+    set_batch_axes(loaded, conf.batch_axis)
+    set_input_shapes(loaded, conf.input_shape)
+    record = PassLog(conf.debug_dump)
+    original, tail, notes = _accept_model(loaded, record)
+    data, calls = load_calibration_data(calib, original, conf, fixed, hold and calib is not None)
+    notes += [*_format_tail_note(tail), *_suggest_states(original, conf), *came, *infer_input_shapes(original, data)]
+    names = dict.fromkeys([*_output_names(original), *map_outputs_to_logits(original).values()])
     source = FloatRunner(original, names)
-    float_outputs = FloatOutputs(source, list(names), conf.budget // _FLOAT_OUTPUTS)
-    check_repeatable(original, source, data.first())
+    float_outputs = FloatOutputCache(source, list(names), conf.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR)
+    check_deterministic(original, source, data.first())
 
-    def divided(changed: Rewritten) -> Prepared:
-        left = {**of_host(changed.graph), **apart(changed.graph, conf.state, target)}
+    def partition_rewritten(changed: RewriteResult) -> PreparedModel:
+        left = {**collect_host_reasons(changed.graph), **find_state_packing(changed.graph, conf.state, target)}
         skip = {**left, **changed.selectors.skipped(conf.skip)}
-        return Prepared(
+        return PreparedModel(
             original=original,
-            parts=partition_with_clips(changed.graph, target, skip, conf.bits),
+            parts=partition_with_clip_fallback(changed.graph, target, skip, conf.bits),
             source=source,
             float_outputs=float_outputs,
             target=target,
@@ -199,22 +199,22 @@ def prepare(
         )
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
-    prepared = _finite(_same(rewriter, record, divided))
+    prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, record, partition_rewritten))
     notes[:] = [*data.notes, *notes, *rewriter.notes(), *(record.reasons() if conf.notes == "full" else ())]
     return prepared
 
 
-def _accepted(model: ir.Graph, record: Record | None = None) -> tuple[ir.Graph, Tail | None, list[str]]:
+def _accept_model(model: ir.Model, record: PassLog | None = None) -> tuple[ir.Model, DynamicTail | None, list[str]]:
     """Return `model` as other passes can read it, the tail that was cut off behind it, and notes."""
-    original, notes = accept(model, record)
-    tail = cut(original)
+    original, notes = run_entry_passes(model, record)
+    tail = split_dynamic_tail(original)
     if tail is None:
         return original, None, notes
-    free_batch(tail.body)
+    make_batch_dynamic(tail.body)
     return tail.body, tail, notes
 
 
-def _told(tail: Tail | None) -> list[str]:
+def _format_tail_note(tail: DynamicTail | None) -> list[str]:
     """Return a note on what was cut off."""
     if tail is None:
         return []
@@ -223,51 +223,58 @@ def _told(tail: Tail | None) -> list[str]:
     return [f"{behind}; what is measured is what they read: {', '.join(tail.reads)}"]
 
 
-def _state_notes(original: ir.Graph, conf: QuantConfig) -> list[str]:
+def _suggest_states(original: ir.Model, conf: QuantConfig) -> list[str]:
     """Return a note on what looks like states, where the user named none."""
-    looks = {} if conf.state else proposals(original)
+    looks = {} if conf.state else propose_states(original)
     line = " ".join(f"--state {output}={name}" for output, name in looks.items())
     return [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"] if looks else []
 
 
-def _same(rewriter: Rewriter, record: Record, divided: Callable[[Rewritten], Prepared]) -> Prepared:
+def _rewrite_checked(
+    rewriter: Rewriter, record: PassLog, divided: Callable[[RewriteResult], PreparedModel]
+) -> PreparedModel:
     """Return the rewritten model, without the passes after which an output is another one."""
     while True:
         prepared = divided(rewriter.run(record))
         try:
-            check_same(prepared.source, prepared.runner, _outputs(prepared.original), prepared.data.first())
-        except (Changed, ModelError) as wrong:
+            check_outputs_unchanged(
+                prepared.source, prepared.runner, _output_names(prepared.original), prepared.data.first()
+            )
+        except (OutputChangedError, ModelError) as wrong:
             rewriter.leave_out_wrong(wrong)
         else:
             return prepared
 
 
-def _finite(prepared: Prepared) -> Prepared:
+def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
     """Return the same model, what reads or writes infinite values left to the host."""
-    while more := _infinite(prepared):
+    while more := _find_nonfinite_nodes(prepared):
         prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
     return prepared
 
 
-def _infinite(prepared: Prepared) -> dict[str, str]:
+def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     """Return {node: why} of integer nodes whose tensors hold infinities of a constant: the host's padding and masks."""
     graph = prepared.graph.graph
-    constants = {name: ir.const(value) for name, value in graph.initializers.items()}
+    constants = {name: ir.const_value(value) for name, value in graph.initializers.items()}
     reached = {n for n, a in constants.items() if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()}
     if not reached:
         return {}
     for node in graph:
-        if any(value is not None and value.name in reached for value in node.inputs) and node.op_type not in _SHARES:
+        if (
+            any(value is not None and value.name in reached for value in node.inputs)
+            and node.op_type not in _SOFTMAX_OPS
+        ):
             reached.update(str(value.name) for value in node.outputs)
-    strange = _seen_infinite(prepared, reached.intersection(prepared.parts.activations))
+    strange = _find_nonfinite_tensors(prepared, reached.intersection(prepared.parts.activations))
     why = "it reads or writes infinite values, which come from a constant of the model"
     return dict.fromkeys(prepared.parts.touching(strange), why)
 
 
-def _seen_infinite(prepared: Prepared, names: Collection[str]) -> set[str]:
+def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
     """Return which of the tensors are infinite somewhere."""
     found = set[str]()
-    feeds = _samples(prepared.data, prepared.few)
+    feeds = _iter_samples(prepared.data, prepared.few)
     while names and (feed := next(feeds, None)) is not None:
         tensors = prepared.runner.run(feed, names)
         found |= {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
@@ -275,7 +282,7 @@ def _seen_infinite(prepared: Prepared, names: Collection[str]) -> set[str]:
     return found
 
 
-def _samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
+def _iter_samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield all samples, a few at a time; the first alone where they can be read once only."""
     if not data.rereadable:
         yield data.first(few)
@@ -285,11 +292,11 @@ def _samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
     yield from data.held()
 
 
-def _outputs(model: ir.Graph) -> list[str]:
+def _output_names(model: ir.Model) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def _brought(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
+def _import_if_quantized(model: ir.Model, conf: QuantConfig) -> tuple[ImportedQuantization | None, list[str]]:
     """Return what a model that is quantized already holds, None for a float one, and notes.
 
     Raises ConfigError where a float model is to be quantized again.
@@ -300,46 +307,46 @@ def _brought(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]
                 "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
             )
         return None, []
-    read = _read(model)
+    read = _import_checked(model)
     what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
     return read, [f"the model is quantized already: {what}", *read.notes]
 
 
-def _read(model: ir.Graph) -> Read:
+def _import_checked(model: ir.Model) -> ImportedQuantization:
     """Return what a quantized model stands for; ModelError where a node is not what its operator's schema says."""
-    sound(model)
-    return read(model)
+    check_schemas(model)
+    return import_quantized_model(model)
 
 
-def _meant(encodings: Encodings, model: ir.Graph) -> tuple[Read, list[str]]:
+def _import_encodings(encodings: Encodings, model: ir.Model) -> tuple[ImportedQuantization, list[str]]:
     """Return what another tool's plan means for the float `model`; ConfigError where it has scales of its own."""
     if is_quantized(model):
         raise ConfigError(f"{encodings.where} ({encodings.tool}) is for a float model; this one is quantized already")
     return encodings.on(model), []
 
 
-def normalised(
-    model: ir.Graph,
+def normalize_model(
+    model: ir.Model,
     target: Target,
     calib: object,
     input_shape: Mapping[str, Sequence[int]],
-    fix: Mapping[str, Given],
-) -> tuple[ir.Graph, list[str]]:
+    fix: Mapping[str, FixedValue],
+) -> tuple[ir.Model, list[str]]:
     """Return `model` normalised as for `target` but without fitting it to the chip, and notes.
 
     One that another tool has quantized is the float model that it stands for.
     """
-    conf, came = configured(None, {"platform": target, "fit": False}), []
+    conf, came = resolve_config(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
-        model = _read(model).graph
+        model = _import_checked(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
     if input_shape or fix:
         model = ir.clone(model)
     fixed = fix_inputs(model, fix)
-    tell_sizes(model, input_shape)
-    original, _, notes = _accepted(model)
+    set_input_shapes(model, input_shape)
+    original, _, notes = _accept_model(model)
     notes = [*came, *notes]
-    data, _ = calibration_data(calib, original, conf, fixed, False)
-    notes += fix_sizes(original, data)
+    data, _ = load_calibration_data(calib, original, conf, fixed, False)
+    notes += infer_input_shapes(original, data)
     rewriter = Rewriter(original, None, data.first(), target, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]

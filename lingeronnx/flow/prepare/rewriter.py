@@ -13,26 +13,35 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InternalError, ModelError
-from ...fit import Fitted, fit
 from ...graph import ir, operators
-from ...passes import VITAL, PassError, PassRun, Watch, left_out, normalize, straighten, strict
-from ...passes.folding.shapes import all_traced, trace_shapes
+from ...legalization import AppliedRewrite, legalize_graph
+from ...passes import (
+    REQUIRED_PASSES,
+    PassError,
+    PassObserver,
+    PassRun,
+    format_skipped_pass,
+    is_strict_mode,
+    normalize,
+    resolve_control_flow,
+)
+from ...passes.folding.shape_tracing import is_fully_shaped, trace_shapes
 from ...plan.config import QuantConfig
 from ...run.runners import FloatRunner
 from ...targets import Target
 from .selectors import Selectors
 
-__all__ = ["Changed", "Rewriter", "Rewritten", "check_same"]
+__all__ = ["OutputChangedError", "RewriteResult", "Rewriter", "check_outputs_unchanged"]
 
 _FIT = "fit"
-_MOST = 1e-3  # of an output's range: what float32 rounds differently
+_MAX_RELATIVE_DIFFERENCE = 1e-3  # of an output's range: what float32 rounds differently
 
 
-class Changed(InternalError):
+class OutputChangedError(InternalError):
     """A rewrite changed what the model computes."""
 
 
-class _Wrong(Exception):
+class _BrokenPass(Exception):
     """What a watch raises behind the pass that broke the law."""
 
     def __init__(self, step: str, why: str) -> None:
@@ -40,12 +49,12 @@ class _Wrong(Exception):
         self.step, self.why = step, why
 
 
-class Rewritten(NamedTuple):
+class RewriteResult(NamedTuple):
     """A normalised and fitted copy of the user's graph, and what fitting did."""
 
-    graph: ir.Graph
+    graph: ir.Model
     selectors: Selectors
-    fitted: list[Fitted]
+    fitted: list[AppliedRewrite]
 
 
 class Rewriter:
@@ -56,7 +65,7 @@ class Rewriter:
 
     def __init__(
         self,
-        original: ir.Graph,
+        original: ir.Model,
         source: FloatRunner | None,
         feed: Mapping[str, np.ndarray],
         target: Target,
@@ -65,29 +74,29 @@ class Rewriter:
         self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, conf
         self.left_out: dict[str, str] = {}
 
-    def run(self, watch: Watch | None = None) -> Rewritten:
+    def run(self, watch: PassObserver | None = None) -> RewriteResult:
         """Return the graph rewritten by all passes but those that are left out, and those that fail."""
         while True:
             graph = ir.clone(self._original)
             selectors = Selectors(self._original, graph)
             try:
-                return Rewritten(graph, selectors, self._rewrite(graph, selectors, watch))
+                return RewriteResult(graph, selectors, self._rewrite(graph, selectors, watch))
             except PassError as error:
-                if strict() or error.step in VITAL or error.step in self.left_out:
+                if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in self.left_out:
                     raise
                 self.left_out[error.step] = f"it failed: {error.__cause__ or error}"
 
     def leave_out_wrong(self, cause: Exception) -> None:
         """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
-        if strict():
+        if is_strict_mode():
             raise cause
         source = self._source
         assert source is not None
         try:
             graph = ir.clone(self._original)
             self._rewrite(graph, Selectors(self._original, graph), self._compare(source))
-        except _Wrong as wrong:
-            if wrong.step in VITAL or wrong.step in self.left_out:
+        except _BrokenPass as wrong:
+            if wrong.step in REQUIRED_PASSES or wrong.step in self.left_out:
                 raise cause from None
             self.left_out[wrong.step] = wrong.why
         else:
@@ -95,41 +104,41 @@ class Rewriter:
 
     def notes(self) -> list[str]:
         """Return one line for each pass that is left out."""
-        return [left_out(step, why) for step, why in self.left_out.items()]
+        return [format_skipped_pass(step, why) for step, why in self.left_out.items()]
 
-    def _rewrite(self, graph: ir.Graph, selectors: Selectors, watch: Watch | None) -> list[Fitted]:
-        straighten(graph, self._feed, watch, self.left_out)
+    def _rewrite(self, graph: ir.Model, selectors: Selectors, watch: PassObserver | None) -> list[AppliedRewrite]:
+        resolve_control_flow(graph, self._feed, watch, self.left_out)
         normalize(graph, watch, self.left_out)
-        if not all_traced(graph):
+        if not is_fully_shaped(graph):
             trace_shapes(graph, self._feed)
         if not self._conf.fit or _FIT in self.left_out:
             return []
         try:
-            fitted = fit(graph, self._row, selectors.skipped(self._conf.skip))
+            fitted = legalize_graph(graph, self._row, selectors.skipped(self._conf.skip))
         except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
             raise PassError(_FIT, f"fitting failed: {error}") from error
         if watch is not None:
             watch(PassRun(_FIT, len(fitted)), graph)
         return fitted
 
-    def _compare(self, source: FloatRunner) -> Callable[[PassRun, ir.Graph], None]:
+    def _compare(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
         """Return a watch that raises behind the first pass that changes an output, and says where."""
         names = [str(v.name) for v in self._original.graph.outputs]
         before = ir.clone(self._original)
 
-        def watch(step: PassRun, graph: ir.Graph) -> None:
+        def watch(step: PassRun, graph: ir.Model) -> None:
             nonlocal before
             if not step.changes:
                 return
             try:
-                check_same(source, FloatRunner(graph, names), names, self._feed)
-            except (Changed, ModelError) as error:
-                raise _Wrong(step.name, f"{error}{self._place(before, graph)}") from error
+                check_outputs_unchanged(source, FloatRunner(graph, names), names, self._feed)
+            except (OutputChangedError, ModelError) as error:
+                raise _BrokenPass(step.name, f"{error}{self._place(before, graph)}") from error
             before = ir.clone(graph)
 
         return watch
 
-    def _place(self, before: ir.Graph, after: ir.Graph) -> str:
+    def _place(self, before: ir.Model, after: ir.Model) -> str:
         """Return which node's output is the first that `after` computes in another way; nothing where none is."""
         try:
             have = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
@@ -139,12 +148,12 @@ class Rewriter:
         for node in after.graph:
             for name in (str(v.name) for v in node.outputs):
                 both = name in want and name in have and want[name].shape == have[name].shape
-                if both and _off(want[name], have[name]) > _MOST:
+                if both and _relative_difference(want[name], have[name]) > _MAX_RELATIVE_DIFFERENCE:
                     return f", first at node {node.name}"
         return ""
 
 
-def _off(want: np.ndarray, have: np.ndarray) -> float:
+def _relative_difference(want: np.ndarray, have: np.ndarray) -> float:
     """Return the largest difference, in parts of the range of `want`, where that is finite."""
     want, have = want.astype(np.float64), have.astype(np.float64)
     sound = np.isfinite(want)
@@ -153,9 +162,9 @@ def _off(want: np.ndarray, have: np.ndarray) -> float:
     return off if off == off else np.inf
 
 
-def check_repeatable(model: ir.Graph, source: FloatRunner, feed: Mapping[str, np.ndarray]) -> None:
+def check_deterministic(model: ir.Model, source: FloatRunner, feed: Mapping[str, np.ndarray]) -> None:
     """Raise ModelError where an output of `model`, which `source` runs, is another one for the same inputs."""
-    if not any(node.op_type in operators.RANDOM for node in ir.all_nodes(model.graph)):
+    if not any(node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)):
         return
     names = [str(v.name) for v in model.graph.outputs]
     first, second = ({n: array for n, array, _ in source.run(feed, names)} for _ in range(2))
@@ -167,10 +176,10 @@ def check_repeatable(model: ir.Graph, source: FloatRunner, feed: Mapping[str, np
             )
 
 
-def check_same(
+def check_outputs_unchanged(
     original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
 ) -> None:
-    """Compare the outputs `names` of both graphs; `Changed` when they differ by more than float32 rounding.
+    """Compare the outputs `names` of both graphs; `OutputChangedError` when they differ by more than float32 rounding.
 
     Values that are infinite or no number in the user's graph have to be so in the changed one.
     """
@@ -178,11 +187,11 @@ def check_same(
     for name, have, _ in changed.run(feed, names):
         want = before[name]
         if want.shape != have.shape:
-            raise Changed(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
+            raise OutputChangedError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
         if want.dtype.kind not in "fiub":
             continue
         strange = ~np.isfinite(want)
         if not np.array_equal(want[strange], have[strange], equal_nan=want.dtype.kind == "f"):
-            raise Changed(f"normalisation changed where output '{name}' is NaN or infinite")
-        if (off := _off(want, have)) > _MOST:
-            raise Changed(f"normalisation changed output '{name}' by {off:.2g} of its range")
+            raise OutputChangedError(f"normalisation changed where output '{name}' is NaN or infinite")
+        if (off := _relative_difference(want, have)) > _MAX_RELATIVE_DIFFERENCE:
+            raise OutputChangedError(f"normalisation changed output '{name}' by {off:.2g} of its range")

@@ -9,13 +9,13 @@ from typing import Any
 
 from ...plan import PerGroup
 from ...plan.config import QuantConfig
-from ...qdq.read import Read
-from ...targets import Target, by_name
+from ...qdq.import_model import ImportedQuantization
+from ...targets import Target, get_target
 
-__all__ = ["configured", "keeping", "target_of"]
+__all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
 
 
-def configured(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
+def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
     """Return the settings of `config`, a value or a YAML file, and on top of them those that are not None."""
     named = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
@@ -25,14 +25,14 @@ def configured(config: QuantConfig | str | os.PathLike[str] | None, settings: Ma
     return QuantConfig.of(named)
 
 
-def target_of(conf: QuantConfig) -> Target:
+def resolve_target(conf: QuantConfig) -> Target:
     """Return the target that `conf` names, with the prices it names; ConfigError where it lacks what is asked for."""
-    target = by_name(conf.platform)
+    target = get_target(conf.platform)
     conf.check_platform(target)
     return conf.time.target(target)
 
 
-def keeping(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
+def adapt_config_to_import(conf: QuantConfig, target: Target, read: ImportedQuantization) -> QuantConfig:
     """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
     change: dict[str, Any] = {}
     grids = [*read.activations.values(), *read.weights.values()]

@@ -7,25 +7,35 @@
 `QuantizedModel.write` is the one place where the result becomes files. Must not know: trials.
 """
 
-from .comparison import Compared, compared, complete
-from .evaluation import measured
-from .quantized_model import QuantizedModel, Written
-from .report import LEVELS, FloatNode, Next, Report, float_nodes, packer_line, rewritten, told_findings, told_floats
+from .candidate import Candidate, build_candidate, build_quantized_model
+from .evaluation import measure_accuracy
+from .quantized_model import QuantizedModel, WrittenFiles
+from .report import (
+    LEVEL_TEXTS,
+    FloatNode,
+    Report,
+    SuggestedOptions,
+    format_findings,
+    format_float_nodes,
+    format_packer_command,
+    format_rewrites,
+    split_float_nodes,
+)
 
 __all__ = [
-    "LEVELS",
-    "Compared",
+    "LEVEL_TEXTS",
+    "Candidate",
     "FloatNode",
-    "Next",
+    "SuggestedOptions",
     "QuantizedModel",
     "Report",
-    "Written",
-    "compared",
-    "complete",
-    "float_nodes",
-    "measured",
-    "packer_line",
-    "told_findings",
-    "rewritten",
-    "told_floats",
+    "WrittenFiles",
+    "build_candidate",
+    "build_quantized_model",
+    "split_float_nodes",
+    "measure_accuracy",
+    "format_packer_command",
+    "format_findings",
+    "format_rewrites",
+    "format_float_nodes",
 ]

@@ -14,66 +14,77 @@ from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...graph import ir
-from ...ops.macs import macs
-from ..planning.plan_record import Planned
-from ..prepare.preparation import Prepared
-from ..prepare.selectors import select
+from ...ops.macs import count_macs
+from ..planning.planned_model import PlannedModel
+from ..prepare.preparation import PreparedModel
+from ..prepare.selectors import select_nodes
 from .program import ProgramReport
-from .range_outliers import RangeOutlier, range_outliers
-from .report import FloatNode, Next, float_nodes
+from .range_outliers import RangeOutlier, find_range_outliers
+from .report import FloatNode, SuggestedOptions, split_float_nodes
 
-__all__ = ["next_options"]
+__all__ = ["suggest_options"]
 
-_WISH = "--min-sqnr 15 --budget 10"
-_MOVED = ("--max-parts 16",)  # so many that hardly a layer moves for their number alone
-_LEAST = 20  # a cut leaves more than one of so many multiply-accumulates in integers
-_MOST = 4  # selectors of a cut: more are no line to read
+_SEARCH_OPTIONS = "--min-sqnr 15 --budget 10"
+_MAX_PARTS_OPTIONS = ("--max-parts 16",)  # so many that hardly a layer moves for their number alone
+_MIN_KEPT_DIVISOR = 20  # a cut leaves more than one of so many multiply-accumulates in integers
+_MAX_OPTIONS = 4  # selectors of a cut: more are no line to read
 
 
-def next_options(
-    prepared: Prepared, planned: Planned, program: ProgramReport, between: Sequence[FloatNode], lossy: bool
-) -> list[Next]:
+def suggest_options(
+    prepared: PreparedModel, planned: PlannedModel, program: ProgramReport, between: Sequence[FloatNode], lossy: bool
+) -> list[SuggestedOptions]:
     """Return what to try, the first first.
 
     program : the parts. between : float nodes that stand between integer ones. lossy : whether an output is far from
     the float model's.
     """
-    options: list[Next] = []
+    options: list[SuggestedOptions] = []
     refused = [part.name for part in program.chip if not part.runs]
     if refused and prepared.conf.max_parts is None and prepared.read is None:
-        options.append(Next(_MOVED, f"{', '.join(refused)} refused: layers that stand against it go to the host"))
+        options.append(
+            SuggestedOptions(
+                _MAX_PARTS_OPTIONS, f"{', '.join(refused)} refused: layers that stand against it go to the host"
+            )
+        )
     if between and prepared.target.packs:
-        options += _cut(prepared, {entry.node for entry in between})
-    if lossy and (groups := range_outliers(prepared, planned)):
-        options.append(_wider(groups[:_MOST]))
+        options += _suggest_host_cut(prepared, {entry.node for entry in between})
+    if lossy and (groups := find_range_outliers(prepared, planned)):
+        options.append(_suggest_16_bits(groups[:_MAX_OPTIONS]))
     if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
-        options.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
+        options.append(
+            SuggestedOptions(
+                (_SEARCH_OPTIONS,), "looks for the cheapest widths and float layers that bring every output so far"
+            )
+        )
     return options
 
 
-def _wider(groups: Sequence[RangeOutlier]) -> Next:
+def _suggest_16_bits(groups: Sequence[RangeOutlier]) -> SuggestedOptions:
     """Return how to give 16 bits to tensors whose range few values make."""
     options = tuple(f"--override {shlex.quote(f'{group.name}=bits:16')}" for group in groups)
     rest = f", and {len(groups) - 1} more likewise" if len(groups) > 1 else ""
-    return Next(options, f"16 bits where a few values make the range: {groups[0]}{rest}")
+    return SuggestedOptions(options, f"16 bits where a few values make the range: {groups[0]}{rest}")
 
 
-def _cut(prepared: Prepared, between: set[str]) -> list[Next]:
+def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[SuggestedOptions]:
     """Return how to leave all behind the float nodes, or all before them, to the host; nothing where no cut helps."""
-    whole = sum(macs(node) for node in prepared.graph.graph)
-    best: tuple[int, list[str]] = (whole // _LEAST, [])
-    for nodes, form in ((_ends(prepared.graph, between), "{}.."), (_ends(prepared.graph, between, True), "..{}")):
-        selectors = [form.format(_called(node, prepared.original)) for node in nodes]
-        if len(selectors) <= _MOST and (kept := _kept(prepared, selectors)) > best[0]:
+    whole = sum(count_macs(node) for node in prepared.graph.graph)
+    best: tuple[int, list[str]] = (whole // _MIN_KEPT_DIVISOR, [])
+    for nodes, form in (
+        (_boundary_nodes(prepared.graph, between), "{}.."),
+        (_boundary_nodes(prepared.graph, between, True), "..{}"),
+    ):
+        selectors = [form.format(_user_selector(node, prepared.original)) for node in nodes]
+        if len(selectors) <= _MAX_OPTIONS and (kept := _macs_kept_in_integer(prepared, selectors)) > best[0]:
             best = kept, selectors
     kept, selectors = best
     if not selectors:
         return []
     gives = f"no float operator between integer ones; {100 * kept / whole:.1f} % of the MACs stay in integers"
-    return [Next(tuple(f"--skip {shlex.quote(selector)}" for selector in selectors), gives)]
+    return [SuggestedOptions(tuple(f"--skip {shlex.quote(selector)}" for selector in selectors), gives)]
 
 
-def _ends(graph: ir.Graph, between: set[str], last: bool = False) -> list[ir.Node]:
+def _boundary_nodes(graph: ir.Model, between: set[str], last: bool = False) -> list[ir.Node]:
     """Return those of the nodes that are computed from no other of them; with `last`, from which no other is."""
     ends, reached = [], set()
     for node in reversed(list(graph.graph)) if last else graph.graph:
@@ -86,24 +97,24 @@ def _ends(graph: ir.Graph, between: set[str], last: bool = False) -> list[ir.Nod
     return ends
 
 
-def _called(node: ir.Node, original: ir.Graph) -> str:
+def _user_selector(node: ir.Node, original: ir.Model) -> str:
     """Return by what the user's graph knows a node of the normalised one."""
-    for name in (ir.origin(node), str(node.name), *(str(v.name) for v in node.outputs)):
+    for name in (ir.origin_name(node), str(node.name), *(str(v.name) for v in node.outputs)):
         try:
-            select(original, name)
+            select_nodes(original, name)
         except ConfigError:
             continue
         return name
     return str(node.name)
 
 
-def _kept(prepared: Prepared, selectors: Sequence[str]) -> int:
+def _macs_kept_in_integer(prepared: PreparedModel, selectors: Sequence[str]) -> int:
     """Return the multiply-accumulates that stay in integers with these skipped; 0 where floats would stand between."""
     try:
         skipped = prepared.selectors(prepared.graph).skipped(selectors)
     except ConfigError:  # a node that the user's graph does not know
         return 0
     parts = prepared.with_host(skipped).parts
-    if float_nodes(parts.graph, parts.floats, parts.inside)[0]:
+    if split_float_nodes(parts.graph, parts.floats, parts.inside)[0]:
         return 0
-    return sum(macs(node) for node, _ in parts.nodes)
+    return sum(count_macs(node) for node, _ in parts.nodes)

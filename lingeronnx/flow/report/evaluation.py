@@ -8,13 +8,13 @@ from typing import Any
 from ...graph import ir
 from ...run.data import Progress
 from ...run.evaluation import evaluate
-from .evaluation_clipping import clipped_values
+from .evaluation_clipping import format_clipped_values
 from .quantized_model import QuantizedModel
 
-__all__ = ["measured"]
+__all__ = ["measure_accuracy"]
 
 
-def measured(
+def measure_accuracy(
     result: QuantizedModel,
     data: object,
     baseline: ir.ModelLike,
@@ -34,5 +34,5 @@ def measured(
     evaluated = evaluate(
         result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes
     )
-    notes = (*result.report.notes, *clipped_values(result, data, budget, limit))
+    notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
     return replace(result, report=replace(result.report, accuracy=evaluated.accuracy, notes=notes))

@@ -11,38 +11,38 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...plan import Affine
-from ...run.borders import float_names
 from ...run.data import Progress
-from ...run.memory import release
+from ...run.float_names import map_to_float_names
+from ...run.memory import trim_memory
 from ...run.metrics import Agreement
-from ...run.runners import FloatRunner, input_specs
+from ...run.runners import FloatRunner, get_input_specs
 from ...run.session import Session
 from ...run.streaming import Stream
-from ..planning.plan_record import Planned
-from ..prepare.float_outputs import before_curves
-from ..prepare.preparation import Prepared
-from .output_parts import OutputPart, PartMeter, part_ends
+from ..planning.planned_model import PlannedModel
+from ..prepare.float_outputs import map_outputs_to_logits
+from ..prepare.preparation import PreparedModel
+from .output_parts import OutputPart, PartAgreement, find_part_boundaries
 
-__all__ = ["Fidelity", "agreement", "fidelity", "measured_tensors", "per_tensor"]
+__all__ = ["Fidelity", "measure_agreement", "measure_fidelity", "measure_tensor_sqnr", "select_measured_tensors"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
-_LEAST = 15.0  # dB: an output below that is worth a warning
-_GOOD = 60.0  # dB: nothing is lost so far
-_STILL = 0.25  # share of a state's moving elements that may stand still in integers
-_PART = 1 << 20  # elements that are compared at a time
-_MOST = float(np.finfo(np.float32).max)
+_MIN_SQNR_DB = 15.0  # dB: an output below that is worth a warning
+_MAX_SQNR_DB = 60.0  # dB: nothing is lost so far
+_STUCK_SHARE = 0.25  # share of a state's moving elements that may stand still in integers
+_CHUNK_SIZE = 1 << 20  # elements that are compared at a time
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 _Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
+    """What `measure_fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
 
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
-    parts : of outputs that join several tensors (`part_ends`), how far each part is. errors : float64 [outputs, n],
-    summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
-    [outputs], of the float model. inner_errors, inner_power : the same of `measured_tensors`.
+    parts : of outputs that join several tensors (`find_part_boundaries`), how far each part is. errors : float64
+    [outputs, n], summed squares of each sample, or of each piece where an output has no samples on its first axis.
+    power : float64 [outputs], of the float model. inner_errors, inner_power : the same of `select_measured_tensors`.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -58,23 +58,23 @@ class Fidelity:
 
     @property
     def inner_level(self) -> float:
-        """The least SQNR of `measured_tensors`, dB."""
+        """The least SQNR of `select_measured_tensors`, dB."""
         noise, tiny = self.inner_errors.sum(axis=1), np.finfo(float).tiny
         levels = 10 * np.log10(np.maximum(self.inner_power, tiny) / np.maximum(noise, tiny))
         return float(levels.min(initial=math.inf))
 
 
-def measured_tensors(planned: Planned) -> list[str]:
+def select_measured_tensors(planned: PlannedModel) -> list[str]:
     """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
     kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
-    pairs = before_curves(planned.original).items()
+    pairs = map_outputs_to_logits(planned.original).items()
     return list(dict.fromkeys(source if source in kept else name for name, source in pairs))
 
 
-def fidelity(
-    prepared: Prepared,
-    planned: Planned,
-    lowered: ir.Graph,
+def measure_fidelity(
+    prepared: PreparedModel,
+    planned: PlannedModel,
+    lowered: ir.Model,
     session: Session,
     progress: Progress | None,
     explain: bool = True,
@@ -86,17 +86,23 @@ def fidelity(
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
     agreements = {name: Agreement() for name in names}
-    varied = {name: _Varied() for name in names}
-    made_of = {name: PartMeter(name, ends) for name, ends in part_ends(prepared.graph).items() if name in agreements}
-    feeds, on = _data(prepared)
+    varied = {name: _VariationCheck() for name in names}
+    made_of = {
+        name: PartAgreement(name, ends)
+        for name, ends in find_part_boundaries(prepared.graph).items()
+        if name in agreements
+    }
+    feeds, on = _select_evaluation_data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
     state = dict(prepared.conf.state)
-    inner = names if state else measured_tensors(planned)
-    moves = {name: _StateMoves() for name in state}
+    inner = names if state else select_measured_tensors(planned)
+    moves = {name: _StateRanges() for name in state}
     wanted = list(dict.fromkeys([*names, *inner]))
-    both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, wanted)
-    errors, inner_errors = _Squares(names), _Squares(inner)
+    both = (
+        _iter_stream_pairs(prepared, session, feeds) if state else _iter_tensor_pairs(prepared, session, feeds, wanted)
+    )
+    errors, inner_errors = _SquaredErrors(names), _SquaredErrors(inner)
     for want, have, count in both:
         for name in names:
             if want[name].shape != have[name].shape:
@@ -113,14 +119,14 @@ def fidelity(
         for name, moved in moves.items():
             moved.add(want[name], have[name])
     warnings = [warning for name, moved in moves.items() for warning in moved.warnings(name)]
-    low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _LEAST}
+    low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _MIN_SQNR_DB}
     if low:
-        where = _explained(lambda: _breaks(prepared, lowered, planned.graph, session)) if explain else ""
-        warnings.insert(0, _far(low) + where)
+        where = _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session)) if explain else ""
+        warnings.insert(0, _format_low_sqnr(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
-    warnings += _lost(parts, {name: a.sqnr for name, a in agreements.items()})
+    warnings += _format_lost_parts(parts, {name: a.sqnr for name, a in agreements.items()})
     what = "sample" if prepared.calls is None else "call"
-    number = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
+    number = len(feeds) if prepared.calls is not None else _count_samples(prepared, feeds)
     doubts = {name: doubt for name, moved in varied.items() if (doubt := moved.doubt(number, what))}
     return Fidelity(
         outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
@@ -136,14 +142,14 @@ def fidelity(
     )
 
 
-def _far(low: Mapping[str, float]) -> str:
+def _format_low_sqnr(low: Mapping[str, float]) -> str:
     """Return a line for the worst of the outputs whose levels are `low`."""
-    worst = min(low, key=lambda name: _order(low[name]))
-    more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
-    return f"output '{worst}' is {_off(low[worst])}{more}"
+    worst = min(low, key=lambda name: _sqnr_sort_key(low[name]))
+    more = f" (and {len(low) - 1} more below {_MIN_SQNR_DB:g} dB)" if len(low) > 1 else ""
+    return f"output '{worst}' is {_format_distance(low[worst])}{more}"
 
 
-class _Squares:
+class _SquaredErrors:
     """The summed squared errors of the tensors `names`, sample by sample, and the power of the float model's."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -159,30 +165,30 @@ class _Squares:
     def add(self, want: _Feed, have: _Feed, count: int) -> None:
         """Take in `count` samples; they are one where a tensor has no samples on its first axis."""
         rows = count if all(want[name].shape[:1] == (count,) for name in self._names) else 1
-        self._parts.append(np.stack([_each(want[name], have[name], rows) for name in self._names]))
-        self.power += [float(_each(want[name], np.zeros(()), 1)[0]) for name in self._names]
+        self._parts.append(np.stack([_squared_error_per_row(want[name], have[name], rows) for name in self._names]))
+        self.power += [float(_squared_error_per_row(want[name], np.zeros(()), 1)[0]) for name in self._names]
 
 
-def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
+def _squared_error_per_row(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
     """Return the summed squared errors of `rows` parts along axis 0, float64; none where `want` is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         error = np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0).reshape(rows, -1)
         return np.asarray(np.einsum("ij,ij->i", error, error))
 
 
-def _lost(parts: Sequence[OutputPart], whole: Mapping[str, float]) -> list[str]:
+def _format_lost_parts(parts: Sequence[OutputPart], whole: Mapping[str, float]) -> list[str]:
     """Return a line for the worst part of each output of which a part is far off, though the whole is not."""
     worst: dict[str, OutputPart] = {}
     for part in parts:
-        if not part.sqnr >= _LEAST and whole[part.output] >= _LEAST:
-            worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _order(p.sqnr))
+        if not part.sqnr >= _MIN_SQNR_DB and whole[part.output] >= _MIN_SQNR_DB:
+            worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _sqnr_sort_key(p.sqnr))
     return [
-        f"output '{name}': {part} is {_off(part.sqnr)}, which {whole[name]:.1f} dB of the whole do not show"
+        f"output '{name}': {part} is {_format_distance(part.sqnr)}, which {whole[name]:.1f} dB of the whole do not show"
         for name, part in worst.items()
     ]
 
 
-class _Varied:
+class _VariationCheck:
     """Whether an output is another one for some sample."""
 
     def __init__(self) -> None:
@@ -205,18 +211,18 @@ class _Varied:
         return "" if self._varies else f"every {what} gives the same output: no more than from 1 {what}"
 
 
-def _order(level: float) -> float:
+def _sqnr_sort_key(level: float) -> float:
     """Return what sorts levels in dB: what is not finite is the worst."""
     return -math.inf if math.isnan(level) else level
 
 
-def _off(level: float) -> str:
+def _format_distance(level: float) -> str:
     if math.isnan(level):
         return "not finite where the float model's is"
     return "not 0 as in the float model" if level == -math.inf else f"{level:.1f} dB from the float model"
 
 
-def _explained(explain: Callable[[], str]) -> str:
+def _explain_safely(explain: Callable[[], str]) -> str:
     """Return an explanation, and where finding it fails, words on that: what only explains never ends a command."""
     try:
         with np.errstate(all="ignore"):
@@ -225,7 +231,7 @@ def _explained(explain: Callable[[], str]) -> str:
         return f"; where it breaks could not be found ({type(error).__name__})"
 
 
-def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
+def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
     """Return what to measure on, and what the report calls it."""
     if prepared.calls is not None:
         feeds = list(prepared.calls.again)
@@ -235,22 +241,22 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
         return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
     if held_back := data.held():
-        return held_back, f"on {_count(prepared, held_back)} samples held back from calibration"
+        return held_back, f"on {_count_samples(prepared, held_back)} samples held back from calibration"
     on = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
     return [feeds for feeds, _ in data.peek(_SAMPLES)], on
 
 
-def _count(prepared: Prepared, feeds: Sequence[_Feed]) -> int:
-    return sum(_size(prepared, feed) for feed in feeds)
+def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
+    return sum(_samples_in_feed(prepared, feed) for feed in feeds)
 
 
-def _size(prepared: Prepared, feed: _Feed) -> int:
+def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
     """Return the number of samples of a feed."""
     return max((prepared.data.inputs[name].count(array) for name, array in feed.items()), default=1)
 
 
-def _single(
-    prepared: Prepared, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
+def _iter_tensor_pairs(
+    prepared: PreparedModel, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
     """Yield the tensors `names` of the user's model and of `session`, piece after piece, and its number of samples."""
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
@@ -259,15 +265,15 @@ def _single(
         want = prepared.float_outputs.outputs(what, number, part)
         inputs = {name: array for name, array in part.items() if name in takes}
         tensors = session.tensors(inputs, names)
-        yield want, {n: a if q is None else q.real(a) for n, a, q in tensors}, _size(prepared, part)
+        yield want, {n: a if q is None else q.real(a) for n, a, q in tensors}, _samples_in_feed(prepared, part)
 
 
-class _FloatFace:
+class _FloatSession:
     """The user's model with the face of a session."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedModel) -> None:
         self.model = prepared.original
-        self.inputs = input_specs(prepared.original)
+        self.inputs = get_input_specs(prepared.original)
         self._runner: FloatRunner = prepared.source
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -276,13 +282,15 @@ class _FloatFace:
         return [tensors[name] for name in names or tensors]
 
 
-def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, _Feed, int]]:
+def _iter_stream_pairs(
+    prepared: PreparedModel, session: Session, feeds: Sequence[_Feed]
+) -> Iterator[tuple[_Feed, _Feed, int]]:
     """Yield the outputs and states of call after call, and its number of streams."""
     state = dict(prepared.conf.state)
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     wanted = list(dict.fromkeys([*outputs, *state]))
     takes = {spec.name for spec in session.inputs}
-    sides = [Stream(_FloatFace(prepared), state), Stream(session, state)]
+    sides = [Stream(_FloatSession(prepared), state), Stream(session, state)]
     before: tuple[int, ...] | None = None
     for feed in feeds:
         states = {name: array for name, array in feed.items() if name in state.values()}
@@ -301,7 +309,7 @@ def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> It
 # ---- states that stand still -------------------------------------------------------------------------------------
 
 
-class _StateMoves:
+class _StateRanges:
     """The range of every element of a state over the calls, float and integer."""
 
     def __init__(self) -> None:
@@ -326,7 +334,7 @@ class _StateMoves:
         moves |= high - low > 0.5 * np.maximum(np.abs(high), np.abs(low))
         moves &= high - low > 1e-6
         still = moves & (least == most)
-        if not moves.any() or still.sum() < _STILL * moves.sum():
+        if not moves.any() or still.sum() < _STUCK_SHARE * moves.sum():
             return []
         share = f"{int(still.sum())} of its {int(moves.sum())} moving elements never change"
         return [f"state '{name}' stands still in integers: {share}; its scale is too coarse for them"]
@@ -335,18 +343,18 @@ class _StateMoves:
 # ---- where it breaks ---------------------------------------------------------------------------------------------
 
 
-def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
+def _locate_break(prepared: PreparedModel, lowered: ir.Model, exact: ir.Model, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
     feed = prepared.data.first(prepared.few)
-    levels = per_tensor(lowered, exact, session, feed)
+    levels = measure_tensor_sqnr(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
     for node in exact.graph:
-        before = min((reach.get(str(v.name), _GOOD) for v in node.inputs if v is not None), default=_GOOD)
+        before = min((reach.get(str(v.name), _MAX_SQNR_DB) for v in node.inputs if v is not None), default=_MAX_SQNR_DB)
         for value in node.outputs:
             name = str(value.name)
-            now = reach[name] = min(max(_order(levels.get(name, before)), -_GOOD), _GOOD)
-            if name in levels and before - now > most and now < 2 * _LEAST:
+            now = reach[name] = min(max(_sqnr_sort_key(levels.get(name, before)), -_MAX_SQNR_DB), _MAX_SQNR_DB)
+            if name in levels and before - now > most and now < 2 * _MIN_SQNR_DB:
                 worst, most, ends = name, before - now, now
     if not worst:
         return "; the error builds up from call to call" if prepared.calls is not None else ""
@@ -355,36 +363,36 @@ def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Ses
     return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} dB before it)"
 
 
-def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
+def measure_tensor_sqnr(lowered: ir.Model, exact: ir.Model, session: Session, feed: _Feed) -> dict[str, float]:
     """Return {tensor of `exact`: SQNR in dB} of those that the integer graph holds."""
     takes = {spec.name for spec in session.inputs}
-    floats = float_names(lowered)
-    known = {str(v.name) for v in ir.values(exact)}
+    floats = map_to_float_names(lowered)
+    known = {str(v.name) for v in ir.iter_values(exact)}
     have: dict[str, tuple[np.ndarray, Affine | None]] = {}
     for name, array, q in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
         if user in known and array.dtype.kind in "fi" and (q is not None or array.dtype.kind == "f"):
             have[user] = array, q
-    release()
+    trim_memory()
     levels = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         array, q = have.pop(name)
         if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
-            levels[name] = agreement(want, array, q).sqnr
+            levels[name] = measure_agreement(want, array, q).sqnr
     return levels
 
 
-def agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
+def measure_agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
     """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
     found = Agreement()
     if q is not None and q.scales.ndim:
-        array, q = _reals(array, q), None
+        array, q = _dequantize_clipped(array, q), None
     flat, other = want.reshape(-1), array.reshape(-1)
-    for start in range(0, flat.size, _PART):
-        part = other[start : start + _PART]
-        found.add(flat[start : start + _PART], part if q is None else _reals(part, q))
+    for start in range(0, flat.size, _CHUNK_SIZE):
+        part = other[start : start + _CHUNK_SIZE]
+        found.add(flat[start : start + _CHUNK_SIZE], part if q is None else _dequantize_clipped(part, q))
     return found
 
 
-def _reals(array: np.ndarray, q: Affine) -> np.ndarray:
-    return np.clip(q.real(array), -_MOST, _MOST).astype(np.float32)
+def _dequantize_clipped(array: np.ndarray, q: Affine) -> np.ndarray:
+    return np.clip(q.real(array), -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)

@@ -7,12 +7,12 @@ from html import escape
 
 from .report import Report
 
-__all__ = ["notebook_html"]
+__all__ = ["render_notebook_html"]
 
 _WORST = 5
 
 
-def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
+def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     """Return an HTML fragment; layers : {tensor: SQNR in dB}. All names are escaped."""
     chip = "" if not report.is_chip else ", chip-ready" if report.chip_ready else ", not chip-ready"
     facts = [
@@ -33,13 +33,15 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     facts += [("in float", f"{node.op_type} {node.node}: {node.why}") for node in report.float_nodes[:_WORST]]
     facts += [("warning", warning) for warning in report.warnings]
     worst = sorted(layers.items(), key=lambda item: item[1])[:_WORST]
-    body = _table("", facts)
+    body = _render_table("", facts)
     if worst:
-        body += _table("Layers farthest from the float model", [(name, f"{level:.1f} dB") for name, level in worst])
+        body += _render_table(
+            "Layers farthest from the float model", [(name, f"{level:.1f} dB") for name, level in worst]
+        )
     return f"<div><b>Quantized model</b>{body}</div>"
 
 
-def _table(title: str, rows: list[tuple[str, str]]) -> str:
+def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
     cells = "".join(
         f'<tr><td style="text-align:left">{escape(a)}</td><td style="text-align:left">{escape(b)}</td></tr>'
         for a, b in rows

@@ -9,14 +9,14 @@ from typing import Any
 
 from ...formats import DEQUANT, QUANT
 from ...graph import ir, operators
-from ...graph.names import Names
-from ...ops.macs import macs
-from ...run.parts import Part, parts_of
+from ...graph.name_mapping import NameMapping
+from ...ops.macs import count_macs
+from ...run.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 
-__all__ = ["PartReport", "ProgramReport", "float_operations", "program_of"]
+__all__ = ["PartReport", "ProgramReport", "build_program_report", "count_float_operations"]
 
-_OWN_REGION = "params:share-mem"  # constants in shared memory stay there from call to call
+_SHARED_PARAMS_ARG = "params:share-mem"  # constants in shared memory stay there from call to call
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,10 @@ class ProgramReport:
     @property
     def shared(self) -> int:
         """Bytes of shared memory: parts share a region as large as the largest, but for those that keep constants."""
-        own = [part.shared for part in self.chip if _OWN_REGION in part.packer_args]
-        return sum(own) + max((part.shared for part in self.chip if _OWN_REGION not in part.packer_args), default=0)
+        own = [part.shared for part in self.chip if _SHARED_PARAMS_ARG in part.packer_args]
+        return sum(own) + max(
+            (part.shared for part in self.chip if _SHARED_PARAMS_ARG not in part.packer_args), default=0
+        )
 
     @property
     def psram(self) -> int:
@@ -105,7 +107,7 @@ class ProgramReport:
         """Return the parts as a line. share : of the multiply-accumulates in integers, 0 to 1."""
         chip, host = len(self.chip), len(self.host)
         work = sum(part.float_operations for part in self.host)
-        done = f"{100 * (1 - share):.1f} %, {_amount(work)} float operations per call"
+        done = f"{100 * (1 - share):.1f} %, {_format_count(work)} float operations per call"
         on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
         refused = ", ".join(part.name for part in self.chip if not part.runs)
         against = f"; {refused} refused" if refused else ""
@@ -117,26 +119,30 @@ class ProgramReport:
         return ProgramReport(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
 
 
-def _amount(count: int) -> str:
+def _format_count(count: int) -> str:
     for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)
 
 
-def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[ProgramReport, list[Part]]:
+def build_program_report(
+    graph: ir.Model, target: Target, names: NameMapping
+) -> tuple[ProgramReport, list[ProgramPart]]:
     """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
-    parts = parts_of(target.named(graph, names), target).parts
+    parts = split_into_parts(target.named(graph, names), target).parts
     nodes = {str(node.name): node for node in graph.graph}
     back = {other: name for name, other in names.nodes.items()}
     told = [
-        _chip(part, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
+        _describe_chip_part(part, back)
+        if part.chip
+        else _describe_host_part(part, [nodes[back.get(name, name)] for name in part.nodes])
         for part in parts
     ]
     return ProgramReport(tuple(told)), list(parts)
 
 
-def _chip(part: Part, back: dict[str, str]) -> PartReport:
+def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
     choice = part.choice
     verdict = choice.verdict
     against = () if verdict.chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
@@ -153,13 +159,13 @@ def _chip(part: Part, back: dict[str, str]) -> PartReport:
         packer_args=choice.line,
         shared=0 if cost is None else cost.shared,
         psram=0 if cost is None else cost.psram,
-        refused=tuple(back.get(name, name) for name in (_blamed(part, f, cost) for f in against)),
+        refused=tuple(back.get(name, name) for name in (_blame_node(part, f, cost) for f in against)),
         members=tuple(back.get(name, name) for name in part.nodes),
         verdict=verdict,
     )
 
 
-def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
+def _blame_node(part: ProgramPart, finding: VerdictFinding, cost: GraphCost | None) -> str:
     """Return the node that a finding names; where it names a memory, one that takes more than there is.
 
     Of several the one in the middle, of those with least work: two parts remain that are half as long, and a few rounds
@@ -170,32 +176,32 @@ def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
     layers = [] if cost is None else [layer for layer in cost.layers if layer.node in told]
     if finding.node in own or cost is None or not layers:
         return finding.node
-    large = [layer for layer in layers if _room(layer) > cost.shared_limit]
+    large = [layer for layer in layers if _layer_bytes(layer) > cost.shared_limit]
     least = min((layer.macs for layer in large), default=0)
     light = [layer for layer in large if layer.macs == least]
-    return light[len(light) // 2].node if light else max(layers, key=_room).node
+    return light[len(light) // 2].node if light else max(layers, key=_layer_bytes).node
 
 
-def _room(layer: LayerCost) -> int:
+def _layer_bytes(layer: LayerCost) -> int:
     """Return the bytes that the layer by itself takes."""
     return layer.work_area + layer.activations
 
 
-def _host(part: Part, nodes: Iterable[ir.Node]) -> PartReport:
-    work = float_operations(nodes)
+def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartReport:
+    work = count_float_operations(nodes)
     return PartReport(part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work)
 
 
-def float_operations(nodes: Iterable[ir.Node]) -> int:
+def count_float_operations(nodes: Iterable[ir.Node]) -> int:
     """Return about how many float operations `nodes`, whose shapes are known, take for one sample.
 
     Two for each multiply-accumulate, and one for each number that another node writes; none where numbers only move.
     """
-    return sum(2 * macs(node) or _written(node) for node in nodes)
+    return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
 
 
-def _written(node: ir.Node) -> int:
-    if node.op_type == "Constant" or (not node.domain and node.op_type in operators.MOVES):
+def _count_written_elements(node: ir.Node) -> int:
+    if node.op_type == "Constant" or (not node.domain and node.op_type in operators.DATA_MOVEMENT_OPS):
         return 0
-    shapes = [ir.shape(value) for value in node.outputs]
+    shapes = [ir.get_shape(value) for value in node.outputs]
     return sum(math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None)

@@ -17,24 +17,24 @@ from numpy.typing import ArrayLike
 
 from ...conversion import convert
 from ...errors import ConstraintError
-from ...files import chip_file, other_parts, part_file, write_text
+from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
-from ...passes import Reason
+from ...passes import SkipReason
 from ...plan import Plan
-from ...run.part import chip_part
-from ...run.parts import parts_of
-from ...run.session import Session, lowered_session
+from ...run.chip_part import extract_chip_part
+from ...run.program_parts import split_into_parts
+from ...run.session import Session, open_lowered_session
 from ...targets import Target
-from ..planning.plan_record import Basis
-from .fidelity import per_tensor
-from .notebook import notebook_html
-from .report import Report, packer_line
+from ..planning.planned_model import PlanBasis
+from .fidelity import measure_tensor_sqnr
+from .notebook import render_notebook_html
+from .report import Report, format_packer_command
 
-__all__ = ["QuantizedModel", "Written"]
+__all__ = ["QuantizedModel", "WrittenFiles"]
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """What `QuantizedModel.write` wrote.
 
     graph : the file of the integer graph. chip : that of the part for the packer, None where the graph has no host
@@ -56,13 +56,13 @@ class Written:
 
 
 @dataclass(frozen=True)
-class _Forms:
+class _OutputGraphs:
     """An integer graph and its part for the packer as they go to files, and notes on that."""
 
-    whole: ir.Graph
-    part: ir.Graph | None
+    whole: ir.Model
+    part: ir.Model | None
     notes: Sequence[str]
-    several: Sequence[ir.Graph] = ()
+    several: Sequence[ir.Model] = ()
 
 
 @dataclass(frozen=True)
@@ -75,33 +75,35 @@ class QuantizedModel:
     that they are made for. samples : a few of the calibration data, by input.
     """
 
-    graph: ir.Graph
+    graph: ir.Model
     plan: Plan
     report: Report
-    float_graph: ir.Graph
+    float_graph: ir.Model
     platform: Target
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    basis: Basis = field(default_factory=Basis)
-    reasons: Sequence[Reason] = ()
+    basis: PlanBasis = field(default_factory=PlanBasis)
+    reasons: Sequence[SkipReason] = ()
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def layers(self) -> Mapping[str, float]:
         """{tensor: its SQNR in dB against the float model} on `samples`; nothing without samples."""
-        return per_tensor(self.graph, self.float_graph, self.runner, self.samples) if self.samples else {}
+        return measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples) if self.samples else {}
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the report's main facts and the worst layers."""
-        return notebook_html(self.report, self.layers)
+        return render_notebook_html(self.report, self.layers)
 
     @cached_property
-    def chip(self) -> ir.Graph | None:
+    def chip(self) -> ir.Model | None:
         """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
-        return chip_part(self.graph, self.platform) if self.report.chip_ready and self.report.host_part else None
+        return (
+            extract_chip_part(self.graph, self.platform) if self.report.chip_ready and self.report.host_part else None
+        )
 
     def write(
         self, path: str | os.PathLike[str], to: str = "thinker", *, plan: str | os.PathLike[str] | None = None
-    ) -> Written:
+    ) -> WrittenFiles:
         """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
 
         path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
@@ -112,26 +114,26 @@ class QuantizedModel:
         graph, chip = Path(path), None
         ir.save(forms.whole, graph)
         if forms.part is not None:
-            chip = chip_file(graph)
+            chip = chip_file_path(graph)
             ir.save(forms.part, chip)
-        several = tuple(part_file(graph, number + 1) for number in range(len(forms.several)))
+        several = tuple(part_file_path(graph, number + 1) for number in range(len(forms.several)))
         for piece, path_ in zip(forms.several, several, strict=True):
             ir.save(piece, path_)
         if plan is not None:
             text = self.plan.to_json()
             Plan.from_json(text, str(plan))  # read back before it is written
             write_text(plan, text)
-        line = packer_line(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
-        old = other_parts(graph, several if chip is None else (chip, *several))
+        line = format_packer_command(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
+        old = find_stale_part_files(graph, several if chip is None else (chip, *several))
         left = [f"{', '.join(old)} beside {graph.name}: of an earlier run, and no part of this graph"] * bool(old)
         report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes, *left))
         if several and to == "thinker":
             calls = [
-                packer_line(self.platform, part.packer_args, file) if part.runs else ""
+                format_packer_command(self.platform, part.packer_args, file) if part.runs else ""
                 for part, file in zip(report.program.chip, several, strict=True)
             ]
             report = replace(report, program=report.program.with_calls(calls))
-        return Written(graph, chip, None if plan is None else Path(plan), report, several)
+        return WrittenFiles(graph, chip, None if plan is None else Path(plan), report, several)
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph alone, as `write` does."""
@@ -150,24 +152,24 @@ class QuantizedModel:
         forms = self._forms(to)
         ir.save(forms.part or forms.whole, path)
 
-    def _forms(self, to: str) -> _Forms:
+    def _forms(self, to: str) -> _OutputGraphs:
         whole, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":
             changed = convert(whole, to, self.samples or None)
             whole, notes = changed.graph, changed.notes
             if not changed.packed:
-                return _Forms(whole, None, notes)
+                return _OutputGraphs(whole, None, notes)
             part = None if part is None else convert(part, to).graph
         names, row = self.platform.vendor.names(whole), self.platform  # both have the same
         named = row.named(whole, names)
         cut = len(self.report.program.chip) > 1
-        several = [piece.graph for piece in parts_of(named, row).chip] if cut else []
-        return _Forms(named, None if part is None else row.named(part, names), notes, several)
+        several = [piece.graph for piece in split_into_parts(named, row).chip] if cut else []
+        return _OutputGraphs(named, None if part is None else row.named(part, names), notes, several)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""
-        return lowered_session(self.graph, self.platform)
+        return open_lowered_session(self.graph, self.platform)
 
     @cached_property
     def runner(self) -> Session:

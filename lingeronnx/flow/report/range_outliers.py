@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ConfigError
-from ..assign.shared_scales import shared_scales
+from ..assign.shared_scales import group_shared_scales
 from ..observe.statistics import TensorStats
-from ..planning.plan_record import Planned
-from ..prepare.preparation import Prepared
+from ..planning.planned_model import PlannedModel
+from ..prepare.preparation import PreparedModel
 
-__all__ = ["RangeOutlier", "range_outliers"]
+__all__ = ["RangeOutlier", "find_range_outliers"]
 
-_SHARE = 0.99  # of the values
-_FAR = 24.0  # times that share's reach: then about five steps of 8 bits are left for it
-_WIDE = 16
+_QUANTILE = 0.99  # of the values
+_MIN_RATIO = 24.0  # times that share's reach: then about five steps of 8 bits are left for it
+_WIDE_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,28 @@ class RangeOutlier:
         return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.most:.2g}"
 
 
-def range_outliers(prepared: Prepared, planned: Planned) -> list[RangeOutlier]:
+def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[RangeOutlier]:
     """Return the groups of 8-bit activations whose range a few values make, the worst first.
 
     None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named by the last of its
     tensors that the user's graph has, which `--override NAME=bits:16` takes.
     """
     target, stats = planned.target, planned.basis.stats
-    if _WIDE not in target.bits:
+    if _WIDE_BITS not in target.bits:
         return []
     outliers = []
-    for group in shared_scales(planned.parts, target):
-        observed, name = group.stats(stats), _named(prepared, group.tensors)
+    for group in group_shared_scales(planned.parts, target):
+        observed, name = group.stats(stats), _user_tensor_name(prepared, group.tensors)
         q = planned.plan.tensors.get(group.tensors[-1])
-        if observed is None or name is None or q is None or q.bits >= _WIDE:
+        if observed is None or name is None or q is None or q.bits >= _WIDE_BITS:
             continue
-        largest, most = max(observed.high, -observed.low), _most(observed)
-        if most > 0 and largest > _FAR * most:
+        largest, most = max(observed.high, -observed.low), _percentile_99(observed)
+        if most > 0 and largest > _MIN_RATIO * most:
             outliers.append(RangeOutlier(name, largest, most))
     return sorted(outliers, key=lambda one: -one.ratio)
 
 
-def _most(stats: TensorStats) -> float:
+def _percentile_99(stats: TensorStats) -> float:
     """Return what the share of |x| stays below, of the values that are not 0: a ReLU's zeros need no steps."""
     centres, counts = stats.occupied()
     sizes = np.abs(centres)
@@ -70,10 +70,10 @@ def _most(stats: TensorStats) -> float:
     summed = np.cumsum(counts[some][order])
     if not summed.size:
         return 0.0
-    return float(sizes[some][order][np.searchsorted(summed, _SHARE * summed[-1])])
+    return float(sizes[some][order][np.searchsorted(summed, _QUANTILE * summed[-1])])
 
 
-def _named(prepared: Prepared, tensors: tuple[str, ...]) -> str | None:
+def _user_tensor_name(prepared: PreparedModel, tensors: tuple[str, ...]) -> str | None:
     """Return the last of `tensors` that is the user's own, None where none is."""
     selectors = prepared.selectors(prepared.graph)
     for name in reversed(tensors):

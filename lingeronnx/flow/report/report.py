@@ -11,32 +11,32 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...alike import grouped, pattern, told
-from ...fit import Fitted
 from ...graph import ir
-from ...number_words import decibel_text, number_text, points
-from ...ops.macs import macs
-from ...targets import CallTime, GraphCost, Target, VerdictFinding
-from ...targets.latency import TimeSaved
-from ..assign.imported_scales import Taken
-from .merges import Merge
+from ...legalization import AppliedRewrite
+from ...message_grouping import format_violations, group_by_key, mask_quotes_and_numbers
+from ...number_format import difference_unit, format_decibels, format_value
+from ...ops.macs import count_macs
+from ...targets import CallLatency, GraphCost, Target, VerdictFinding
+from ...targets.latency import CycleSavings
+from ..assign.imported_scales import ImportedQParams
+from .merges import MergeOption
 from .output_parts import OutputPart
 from .program import ProgramReport
 
 __all__ = [
-    "LEVELS",
+    "LEVEL_TEXTS",
     "FloatNode",
-    "Next",
+    "SuggestedOptions",
     "Report",
-    "float_nodes",
-    "packer_line",
-    "rewritten",
-    "told_findings",
-    "told_floats",
+    "split_float_nodes",
+    "format_packer_command",
+    "format_rewrites",
+    "format_findings",
+    "format_float_nodes",
 ]
 
 #: Level of a finding -> how it is called where it is shown.
-LEVELS = MappingProxyType(
+LEVEL_TEXTS = MappingProxyType(
     {
         "packs": "the packer refuses",
         "right": "wrong on the chip",
@@ -57,7 +57,7 @@ class FloatNode:
 
 
 @dataclass(frozen=True)
-class Next:
+class SuggestedOptions:
     """Options of `quantize` to add, as words of a shell, and what they give."""
 
     options: tuple[str, ...]
@@ -98,13 +98,13 @@ class Report:
     integer_macs: float
     float_nodes: Sequence[FloatNode]
     host_part: Sequence[FloatNode]
-    fitted: Sequence[Fitted]
+    fitted: Sequence[AppliedRewrite]
     packer: str
     packer_args: str
     notes: Sequence[str]
     findings: Sequence[VerdictFinding] = ()
     cost: GraphCost | None = None
-    saved: TimeSaved | None = None
+    saved: CycleSavings | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: str = "on the calibration data"
@@ -112,16 +112,16 @@ class Report:
     accuracy: Mapping[str, Any] | None = None
     search: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
-    taken: Sequence[Taken] = ()
+    taken: Sequence[ImportedQParams] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
     parts: Sequence[OutputPart] = ()
-    next: Sequence[Next] = ()
+    next: Sequence[SuggestedOptions] = ()
     full: bool = False
     program: ProgramReport = field(default_factory=ProgramReport)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
-    merges: Sequence[Merge] = ()
-    time: CallTime = field(default_factory=CallTime)
+    merges: Sequence[MergeOption] = ()
+    time: CallLatency = field(default_factory=CallLatency)
 
     @property
     def flash(self) -> int | None:
@@ -137,8 +137,8 @@ class Report:
             return []
         if not self.layers:
             return ["no operator of the model can be quantized"]
-        between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
-        return between + told_findings((f for f in self.findings if f.level not in ("plan", "time")), self.full)
+        between = [f"in float between integers: {line}" for line in format_float_nodes(self.float_nodes, self.full)]
+        return between + format_findings((f for f in self.findings if f.level not in ("plan", "time")), self.full)
 
     @property
     def runs_text(self) -> str:
@@ -155,11 +155,11 @@ class Report:
     def fidelity_text(self, name: str) -> str:
         """Return how far the output `name` is from the float model, in words, with what makes that say little."""
         seen, doubt = self.outputs[name], self.doubts.get(name)
-        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {decibel_text(seen['sqnr'])} {self.measured_on}"
+        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {format_decibels(seen['sqnr'])} {self.measured_on}"
         own = [part for part in self.parts if part.output == name]
         if own:
             worst = min(own, key=lambda part: part.sqnr if part.sqnr == part.sqnr else -math.inf)
-            text += f"; {worst}: {decibel_text(worst.sqnr)}"
+            text += f"; {worst}: {format_decibels(worst.sqnr)}"
         return f"{text} ({doubt})" if doubt else text
 
     @property
@@ -170,9 +170,9 @@ class Report:
             return ""
         ends = f"({a['metric']}, {a['samples']} samples)"
         if a["float"] is None:
-            return f"{number_text(a['integer'], a['unit'])} against the float model {ends}"
-        levels = f"float {number_text(a['float'], a['unit'])}, integer {number_text(a['integer'], a['unit'])}"
-        return f"{levels}, drop {number_text(a['drop'], points(a['unit']))} {ends}"
+            return f"{format_value(a['integer'], a['unit'])} against the float model {ends}"
+        levels = f"float {format_value(a['float'], a['unit'])}, integer {format_value(a['integer'], a['unit'])}"
+        return f"{levels}, drop {format_value(a['drop'], difference_unit(a['unit']))} {ends}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
@@ -212,23 +212,26 @@ class Report:
         }
 
 
-def told_findings(findings: Iterable[VerdictFinding], full: bool = False) -> list[str]:
+def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> list[str]:
     """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
 
     full : a line for each finding.
     """
     if full:
-        return [f"{LEVELS[f.level]}: {f}" for f in findings]
+        return [f"{LEVEL_TEXTS[f.level]}: {f}" for f in findings]
     return [
-        f"{LEVELS[group[0].level]}: {told(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
-        for group in grouped(findings, lambda f: (f.level, pattern(f.rule)))
+        (
+            f"{LEVEL_TEXTS[group[0].level]}: "
+            f"{format_violations(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
+        )
+        for group in group_by_key(findings, lambda f: (f.level, mask_quotes_and_numbers(f.rule)))
     ]
 
 
-def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
+def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
     """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
     lines = []
-    for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
+    for group in [[n] for n in nodes] if full else group_by_key(nodes, lambda n: mask_quotes_and_numbers(n.why)):
         kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
         which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
         work = sum(n.macs for n in group)
@@ -237,23 +240,27 @@ def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
     return lines
 
 
-def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:
+def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> list[str]:
     """Return what is written otherwise, a line for the nodes for which the same is done; full : for each of them."""
-    groups = [[each] for each in fitted] if full else grouped(fitted, lambda f: (pattern(f.what), pattern(f.cost)))
+    groups = (
+        [[each] for each in fitted]
+        if full
+        else group_by_key(fitted, lambda f: (mask_quotes_and_numbers(f.what), mask_quotes_and_numbers(f.cost)))
+    )
     return [
         f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
         for group in groups
     ]
 
 
-def packer_line(target: Target, arguments: str, path: Path) -> str:
+def format_packer_command(target: Target, arguments: str, path: Path) -> str:
     """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
     words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
     return target.vendor.command(words, str(path), package) if arguments else ""
 
 
-def float_nodes(
-    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+def split_float_nodes(
+    model: ir.Model, floats: Mapping[str, str], whole: Collection[int]
 ) -> tuple[list[FloatNode], list[FloatNode]]:
     """Split the float nodes into those with integer nodes both before and after them, and the host part.
 
@@ -275,6 +282,6 @@ def float_nodes(
     for node in nodes:
         if id(node) in whole:
             continue
-        entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""), macs(node))
+        entry = FloatNode(str(node.name), ir.display_op_type(node), floats.get(str(node.name), ""), count_macs(node))
         (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(entry)
     return fallbacks, host

@@ -11,21 +11,21 @@
 Owns: what counts as evidence. Must not know: files, how a result is reported.
 """
 
-from .best_effort import with_best_effort
-from .brought_scales import better_of
-from .chip_parts import with_chip_parts
-from .host_offload import with_best_ends, with_cells
-from .noisy_scales import with_finer_noisiest
-from .scale_granularity import with_finer_scales
-from .stage_ablation import without_losing_stages
+from .best_effort import try_best_effort
+from .chip_parts import offload_rejected_layers
+from .host_offload import place_required_host_nodes, try_host_offload
+from .imported_or_requantized import choose_import_or_requantize
+from .noisy_scales import try_finer_noisy_scales
+from .scale_granularity import try_finer_granularity
+from .stage_ablation import drop_harmful_stages
 
 __all__ = [
-    "better_of",
-    "with_best_effort",
-    "with_best_ends",
-    "with_cells",
-    "with_chip_parts",
-    "with_finer_noisiest",
-    "with_finer_scales",
-    "without_losing_stages",
+    "choose_import_or_requantize",
+    "drop_harmful_stages",
+    "offload_rejected_layers",
+    "place_required_host_nodes",
+    "try_best_effort",
+    "try_finer_granularity",
+    "try_finer_noisy_scales",
+    "try_host_offload",
 ]

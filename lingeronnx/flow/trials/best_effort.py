@@ -12,26 +12,26 @@ from dataclasses import replace
 
 from ...plan import Plan
 from ...run.data import Progress
-from ..assign.shared_scales import shared_scales, tops
-from ..methods.refine import Methods
-from ..methods.scale_search import scales_by_outputs
-from ..planning.plan_record import Planned
-from ..planning.refinement import refined, samples
-from ..report.comparison import Compared, compared
-from ..report.fidelity import measured_tensors
-from .cross_validation import FEWEST, CrossValidation, TriedPlan, counted
-from .evidence import CAP
-from .gains import ERRORS, STEP_ERRORS, Gain
-from .output_widths import LEAST as LEAST_WIDE
-from .output_widths import finer, widened
+from ..assign.shared_scales import find_saturated_clip_bounds, group_shared_scales
+from ..methods.refine import RefinementOptions
+from ..methods.scale_search import search_scales_by_output_error
+from ..planning.planned_model import PlannedModel
+from ..planning.refinement import refine_weights, select_refinement_samples
+from ..report.candidate import Candidate, build_candidate
+from ..report.fidelity import select_measured_tensors
+from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
+from .evidence import MAX_SQNR_DB
+from .gains import SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
+from .output_widths import MIN_GAIN_DB as LEAST_WIDE
+from .output_widths import widen_curve_inputs, widen_last_outputs
 from .verdict_log import log_verdict
 
-__all__ = ["with_best_effort"]
+__all__ = ["try_best_effort"]
 
-_CLEAR = 0.02  # dB that a method gains at least
+_MIN_GAIN_DB = 0.02  # dB that a method gains at least
 
 
-def with_best_effort(compared_model: Compared, progress: Progress | None = None) -> Compared:
+def try_best_effort(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
     """Return `compared_model`, or one with other widths, scales and weights, where these bring its outputs nearer.
 
     A note says of each method what it gained.
@@ -39,15 +39,15 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
     prepared, planned = compared_model.prepared, compared_model.planned
     if planned.weights_fixed:  # weights that another tool has quantized stay as they are
         return compared_model
-    feeds = samples(planned)
-    if (count := counted(planned, feeds)) < FEWEST:
+    feeds = select_refinement_samples(planned)
+    if (count := count_samples(planned, feeds)) < MIN_SAMPLES:
         return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
-    trials = CrossValidation(prepared, planned, feeds, count, measured_tensors(planned))
-    first = best = trials.start(planned, Methods(), progress)
+    trials = CrossValidation(prepared, planned, feeds, count, select_measured_tensors(planned))
+    first = best = trials.start(planned, RefinementOptions(), progress)
     notes = []
-    for name, least, method in _METHODS:
+    for name, least, method in _TRIALS:
         if progress is not None:
             progress(name, 0, None)
         other = method(trials, best, progress)
@@ -57,25 +57,25 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
         if not gain.changed:
             notes.append(f"effort best: {name} changes nothing")
             continue
-        kept = _log_gain(gain, gain.clear(least, ERRORS), least, name)
+        kept = _log_gain(gain, gain.clear(least, SIGNIFICANCE_Z), least, name)
         end = "" if kept else ", and was not kept"
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
         return compared_model.with_notes(notes)
     whole = trials.between(first.errors, best.errors)
-    if not _log_gain(whole, whole.clear(_CLEAR, ERRORS), _CLEAR, "together"):
+    if not _log_gain(whole, whole.clear(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"):
         return compared_model.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
-    exact = refined(best.planned, best.methods, progress=progress)
-    final = compared(prepared, best.planned, exact, progress)
-    if prepared.data.held() and (why := _worse(compared_model, final)):
+    exact = refine_weights(best.planned, best.methods, progress=progress)
+    final = build_candidate(prepared, best.planned, exact, progress)
+    if prepared.data.held() and (why := _format_regression(compared_model, final)):
         return compared_model.with_notes([*notes, why])
     return final.with_notes(notes)
 
 
-def _worse(best: Compared, other: Compared) -> str:
+def _format_regression(best: Candidate, other: Candidate) -> str:
     """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
-    (worst, mean), (least, new) = _score(best), _score(other)
+    (worst, mean), (least, new) = _min_and_mean_sqnr(best), _min_and_mean_sqnr(other)
     accepted = least >= worst and new > mean
     measured = {"worst_gain_db": least - worst, "mean_gain_db": new - mean}
     criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
@@ -86,76 +86,79 @@ def _worse(best: Compared, other: Compared) -> str:
 
 def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
     """Log the verdict on a gain that was measured on samples set aside; return it."""
-    criterion = {"mean_db": least, "errors": ERRORS}
+    criterion = {"mean_db": least, "errors": SIGNIFICANCE_Z}
     return log_verdict("methods", accepted, criterion=criterion, measured=gain.figures, label=label)
 
 
-def _score(compared_model: Compared) -> tuple[float, float]:
+def _min_and_mean_sqnr(compared_model: Candidate) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
-    levels = [min(output["sqnr"], CAP) for output in compared_model.fidelity.outputs.values()]
-    return min(levels, default=CAP), sum(levels) / max(len(levels), 1)
+    levels = [min(output["sqnr"], MAX_SQNR_DB) for output in compared_model.fidelity.outputs.values()]
+    return min(levels, default=MAX_SQNR_DB), sum(levels) / max(len(levels), 1)
 
 
 # ---- methods -----------------------------------------------------------------------------------------------------
 
-_Tried = tuple[TriedPlan, Gain] | None  # None where there is nothing to try
-_Method = Callable[[CrossValidation, TriedPlan, Progress | None], _Tried]
+_Tried = tuple[CrossValidatedPlan, Gain] | None  # None where there is nothing to try
+_Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _Tried]
 
 
-def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
+def _output_bits_trial(of: Callable[[PlannedModel], PlannedModel | None]) -> _Method:
     """Try other widths of outputs, but where that would cost a chip its part."""
 
-    def method(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
+    def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
         planned = of(best.planned)
         if planned is None or (trials.ready(best.planned) and not trials.ready(planned)):
             return None
-        return trials.beside(best, planned, best.methods, ERRORS, progress)
+        return trials.beside(best, planned, best.methods, SIGNIFICANCE_Z, progress)
 
     return method
 
 
-def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
+def _scale_search_trial(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
     """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
     planned, target = best.planned, best.planned.target
     if planned.basis.choice is None:  # the scales were given
         return None
-    fixed = {*tops(planned.parts, target), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
+    fixed = {
+        *find_saturated_clip_bounds(planned.parts, target),
+        *(n for n, said in planned.basis.choice.own.items() if "scale" in said),
+    }
     errors = best.errors
 
     def better(plan: Plan) -> bool:
         nonlocal errors
-        other, gain = trials.under(best, errors, plan, STEP_ERRORS)
-        if not gain.clear(_CLEAR, STEP_ERRORS):
+        other, gain = trials.under(best, errors, plan, STEP_SIGNIFICANCE_Z)
+        if not gain.clear(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
             return False
         errors = other
         return True
 
-    shared = shared_scales(planned.parts, target)
-    plan = scales_by_outputs(planned.parts, planned.plan, shared, target, frozenset(fixed), better)
+    shared = group_shared_scales(planned.parts, target)
+    plan = search_scales_by_output_error(planned.parts, planned.plan, shared, target, frozenset(fixed), better)
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
-    return trials.beside(best, replace(planned, plan=plan), best.methods, ERRORS, progress)
+    return trials.beside(best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress)
 
 
-def _refining(**switch: bool) -> _Method:
-    def method(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
+def _refinement_trial(**switch: bool) -> _Method:
+    def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
         methods = replace(best.methods, **switch)
         if best.methods.alike(methods, best.planned.parts, best.planned.plan):
             return None
-        return trials.beside(best, best.planned, methods, ERRORS, progress)
+        return trials.beside(best, best.planned, methods, SIGNIFICANCE_Z, progress)
 
     return method
 
 
 #: What is tried, in this order, each on top of those kept, and the dB that it gains at least.
-_METHODS: Sequence[tuple[str, float, _Method]] = (
-    ("last outputs in all bits of their sums", LEAST_WIDE, _with_bits(widened)),
-    ("16 bits in front of curves", _CLEAR, _with_bits(finer)),
-    ("choosing scales by the error at the outputs", _CLEAR, _with_scales),
-    ("aiming, sums and descent together", _CLEAR, _refining(aim=True, behind=True, descend=True)),
-    ("aiming weights at the float outputs", _CLEAR, _refining(aim=True)),
-    ("making up for the other side of a sum", _CLEAR, _refining(behind=True)),
-    ("coordinate descent behind the rounding", _CLEAR, _refining(descend=True)),
-    ("rounding by the error at the outputs", _CLEAR, _refining(outputs=True)),
-    ("rounding by the error behind the next layer", _CLEAR, _refining(block=True)),
+_TRIALS: Sequence[tuple[str, float, _Method]] = (
+    ("last outputs in all bits of their sums", LEAST_WIDE, _output_bits_trial(widen_last_outputs)),
+    ("16 bits in front of curves", _MIN_GAIN_DB, _output_bits_trial(widen_curve_inputs)),
+    ("choosing scales by the error at the outputs", _MIN_GAIN_DB, _scale_search_trial),
+    ("aiming, sums and descent together", _MIN_GAIN_DB, _refinement_trial(aim=True, behind=True, descend=True)),
+    ("aiming weights at the float outputs", _MIN_GAIN_DB, _refinement_trial(aim=True)),
+    ("making up for the other side of a sum", _MIN_GAIN_DB, _refinement_trial(behind=True)),
+    ("coordinate descent behind the rounding", _MIN_GAIN_DB, _refinement_trial(descend=True)),
+    ("rounding by the error at the outputs", _MIN_GAIN_DB, _refinement_trial(outputs=True)),
+    ("rounding by the error behind the next layer", _MIN_GAIN_DB, _refinement_trial(block=True)),
 )

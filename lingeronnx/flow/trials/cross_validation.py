@@ -18,39 +18,39 @@ import numpy as np
 from ...graph import ir
 from ...plan import Plan
 from ...run.data import Progress
-from ...run.memory import bytes_per_sample, piece, release
+from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...run.runners import FloatRunner
-from ...run.session import lowered_session
+from ...run.session import open_lowered_session
 from ..lower import lower
-from ..methods.refine import Methods
-from ..planning.plan_record import Planned
-from ..planning.refinement import refined
-from ..prepare.preparation import Prepared
-from ..report.comparison import Compared
+from ..methods.refine import RefinementOptions
+from ..planning.planned_model import PlannedModel
+from ..planning.refinement import refine_weights
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate
 from ..report.fidelity import Fidelity
-from .gains import Gain, gain
+from .gains import Gain, compute_gain
 
-__all__ = ["FEWEST", "TriedPlan", "CrossValidation", "counted", "squares"]
+__all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
 
-_PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
-_FIRST = 2  # parts that weights are refined for before a trial may end
-FEWEST = _PERIOD  # samples that can be dealt
+_PERIOD, _FOLDS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
+_MIN_FOLDS = 2  # parts that weights are refined for before a trial may end
+MIN_SAMPLES = _PERIOD  # samples that can be dealt
 
-_FEW = 64  # samples that are run at a time
+_BATCH_SIZE = 64  # samples that are run at a time
 
 _Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class TriedPlan:
+class CrossValidatedPlan:
     """A plan with its weights refined by `methods`, once for each part of the samples that was set aside.
 
     exact : the refined float graphs. errors : of each part, [outputs, n] summed squares.
     """
 
-    planned: Planned
-    methods: Methods
-    exact: Sequence[ir.Graph]
+    planned: PlannedModel
+    methods: RefinementOptions
+    exact: Sequence[ir.Model]
     errors: Sequence[np.ndarray]
 
 
@@ -60,50 +60,61 @@ class CrossValidation:
     wanted : the tensors of the user's model that are measured.
     """
 
-    def __init__(self, prepared: Prepared, planned: Planned, feeds: _Feed, count: int, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, prepared: PreparedModel, planned: PlannedModel, feeds: _Feed, count: int, wanted: Sequence[str]
+    ) -> None:
         self._prepared, self._wanted = prepared, wanted
         outputs = {str(value.name) for value in prepared.original.graph.outputs}  # that is all `source` yields
         self._source = prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
-        part = np.arange(count) % _PERIOD * _PARTS // _PERIOD
+        part = np.arange(count) % _PERIOD * _FOLDS // _PERIOD
         inputs = prepared.data.inputs
 
         def dealt(of: np.ndarray) -> dict[str, np.ndarray]:
             axes = {n: inputs[n].axis if inputs[n].count(a) == count else None for n, a in feeds.items()}
             return {n: a if axes[n] is None else a.compress(of, axes[n]) for n, a in feeds.items()}
 
-        self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_PARTS)]
-        self._counts = [int((part == k).sum()) for k in range(_PARTS)]
-        self._step = piece(bytes_per_sample(planned.graph), _FEW, self._prepared.conf.budget)
-        self._power = np.zeros((_PARTS, len(wanted)))
+        self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_FOLDS)]
+        self._counts = [int((part == k).sum()) for k in range(_FOLDS)]
+        self._step = choose_batch_size(bytes_per_sample(planned.graph), _BATCH_SIZE, self._prepared.conf.budget)
+        self._power = np.zeros((_FOLDS, len(wanted)))
         self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
         self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
 
-    def start(self, planned: Planned, methods: Methods, progress: Progress | None = None) -> TriedPlan:
+    def start(
+        self, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None = None
+    ) -> CrossValidatedPlan:
         """Return the first candidate, which others are compared with."""
-        trained = [self._made(k, planned, methods, progress) for k in range(_PARTS)]
-        return TriedPlan(planned, methods, [exact for exact, _ in trained], [errors for _, errors in trained])
+        trained = [self._made(k, planned, methods, progress) for k in range(_FOLDS)]
+        return CrossValidatedPlan(planned, methods, [exact for exact, _ in trained], [errors for _, errors in trained])
 
     def beside(
-        self, best: TriedPlan, planned: Planned, methods: Methods, errors: float, progress: Progress | None = None
-    ) -> tuple[TriedPlan, Gain]:
+        self,
+        best: CrossValidatedPlan,
+        planned: PlannedModel,
+        methods: RefinementOptions,
+        errors: float,
+        progress: Progress | None = None,
+    ) -> tuple[CrossValidatedPlan, Gain]:
         """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
-        trained = [self._made(k, planned, methods, progress) for k in range(_FIRST)]
+        trained = [self._made(k, planned, methods, progress) for k in range(_MIN_FOLDS)]
         gain = self.between(best.errors, [error for _, error in trained])
-        for k in range(_FIRST, _PARTS):
+        for k in range(_MIN_FOLDS, _FOLDS):
             if gain.hopeless(errors):
                 break
             trained.append(self._made(k, planned, methods, progress))
             gain = self.between(best.errors, [error for _, error in trained])
-        return TriedPlan(planned, methods, [exact for exact, _ in trained], [error for _, error in trained]), gain
+        return CrossValidatedPlan(
+            planned, methods, [exact for exact, _ in trained], [error for _, error in trained]
+        ), gain
 
     def under(
-        self, best: TriedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
+        self, best: CrossValidatedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
     ) -> tuple[list[np.ndarray], Gain]:
         """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
         planned = replace(best.planned, plan=plan)
         new_errors = [self._errors(0, planned, best.exact[0])]
         gain = self.between(old, new_errors)
-        for k in range(1, _PARTS):
+        for k in range(1, _FOLDS):
             if gain.hopeless(errors):
                 break
             new_errors.append(self._errors(k, planned, best.exact[k]))
@@ -114,37 +125,37 @@ class CrossValidation:
         """Return the gain of `new` over `old` in the parts that `new` has."""
         parts = len(new)
         power = self._power[:parts].sum(axis=0)
-        return gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
+        return compute_gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
 
     def _made(
-        self, k: int, planned: Planned, methods: Methods, progress: Progress | None
-    ) -> tuple[ir.Graph, np.ndarray]:
+        self, k: int, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None
+    ) -> tuple[ir.Model, np.ndarray]:
         """Refine on all parts but one; return the graph, and its errors on that one."""
-        exact = refined(planned, methods, self._parts[k][0], progress)
+        exact = refine_weights(planned, methods, self._parts[k][0], progress)
         return exact, self._errors(k, planned, exact)
 
-    def _errors(self, k: int, planned: Planned, exact: ir.Graph) -> np.ndarray:
+    def _errors(self, k: int, planned: PlannedModel, exact: ir.Model) -> np.ndarray:
         """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
 
         n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
         """
         target = self._prepared.target
         graph = lower(planned.parts.on(exact), planned.plan, target).graph
-        session = lowered_session(graph, target, self._prepared.opened)
+        session = open_lowered_session(graph, target, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
         errors = []
         for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if q is None else q.real(a) for name, a, q in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
-            errors.append(squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
-        release()
+            errors.append(sum_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+        trim_memory()
         return np.hstack(errors)
 
-    def ready(self, planned: Planned) -> bool:
+    def ready(self, planned: PlannedModel) -> bool:
         """Whether the plan, with the weights as they are, leaves a chip its part."""
         lowered = lower(planned.parts, planned.plan, planned.target)
-        return Compared(self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())).result.report.chip_ready
+        return Candidate(self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())).result.report.chip_ready
 
     def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         return list(self._prepared.data.pieces(self._parts[k][1], self._step))
@@ -165,12 +176,12 @@ class CrossValidation:
         return self._floats[k]
 
 
-def counted(planned: Planned, feeds: _Feed) -> int:
+def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
     """Return how many samples the `feeds` of a planned model hold."""
     return max((planned.data.inputs[name].count(array) for name, array in feeds.items()), default=0)
 
 
-def squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
+def sum_squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
     single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
     if any(array is None for array in single):

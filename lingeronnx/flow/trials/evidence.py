@@ -9,23 +9,32 @@ from __future__ import annotations
 import math
 
 from ...graph import ir, operators
-from ..prepare.preparation import Prepared
-from ..report.comparison import Compared
-from .gains import ERRORS, gain
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate
+from .gains import SIGNIFICANCE_Z, compute_gain
 
-__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "is_real", "level", "levels"]
+__all__ = [
+    "MAX_SQNR_DB",
+    "MIN_GAIN_DB",
+    "can_choose_by_samples",
+    "clamp_sqnr_db",
+    "has_decisive_samples",
+    "is_better",
+    "mean_sqnr_gain_db",
+    "output_sqnr_levels",
+]
 
-CAP = 100.0  #: dB: beyond that nothing is gained
-CLEAR = 0.2  #: dB of the mean SQNR of the outputs
-_ROWS = 500  # of a Softmax
+MAX_SQNR_DB = 100.0  #: dB: beyond that nothing is gained
+MIN_GAIN_DB = 0.2  #: dB of the mean SQNR of the outputs
+_MIN_SOFTMAX_ROWS = 500  # of a Softmax
 
 
-def is_evidence(compared_model: Compared) -> bool:
+def has_decisive_samples(compared_model: Candidate) -> bool:
     """Whether what the samples say of `compared_model` and of graphs like it decides which of them is kept."""
-    return is_real(compared_model.prepared) and not _few_rows(compared_model)
+    return can_choose_by_samples(compared_model.prepared) and not _has_too_few_softmax_rows(compared_model)
 
 
-def is_real(prepared: Prepared) -> bool:
+def can_choose_by_samples(prepared: PreparedModel) -> bool:
     """Whether the samples are real and can be read again, and something may be chosen by them."""
     return (
         prepared.conf.effort != "fast"
@@ -35,40 +44,40 @@ def is_real(prepared: Prepared) -> bool:
     )
 
 
-def _few_rows(compared_model: Compared) -> bool:
+def _has_too_few_softmax_rows(compared_model: Candidate) -> bool:
     """Whether an output is what a Softmax gives for fewer rows than say how far it is from the float model's."""
     for value in compared_model.prepared.graph.graph.outputs:
         maker = ir.producer(value)
-        if maker is not None and maker.op_type in operators.SHARES:
-            shape = ir.shape(value) or ()
+        if maker is not None and maker.op_type in operators.SOFTMAX_OPS:
+            shape = ir.get_shape(value) or ()
             rows = math.prod(size or 1 for size in shape[1:-1])
-            if rows * compared_model.fidelity.errors.shape[-1] < _ROWS:
+            if rows * compared_model.fidelity.errors.shape[-1] < _MIN_SOFTMAX_ROWS:
                 return True
     return False
 
 
-def is_better(old: Compared, new: Compared) -> bool:
+def is_better(old: Candidate, new: Candidate) -> bool:
     """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
-    chance = gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).error
-    value = gained(old, new)
-    return value >= CLEAR and not value <= ERRORS * chance
+    chance = compute_gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).error
+    value = mean_sqnr_gain_db(old, new)
+    return value >= MIN_GAIN_DB and not value <= SIGNIFICANCE_Z * chance
 
 
-def gained(old: Compared, new: Compared) -> float:
+def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
     """Return by how many dB the outputs are nearer on average, no gain where the farthest of them is farther."""
-    before, after = (levels(result) for result in (old, new))
+    before, after = (output_sqnr_levels(result) for result in (old, new))
     if not before or min(after) < min(before):
         return 0.0
     return (sum(after) - sum(before)) / len(before)
 
 
-def levels(compared_model: Compared) -> list[float]:
+def output_sqnr_levels(compared_model: Candidate) -> list[float]:
     """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
     every = [output["sqnr"] for output in compared_model.fidelity.outputs.values()]
     every += [part.sqnr for part in compared_model.fidelity.parts]
-    return [level(sqnr) for sqnr in every]
+    return [clamp_sqnr_db(sqnr) for sqnr in every]
 
 
-def level(sqnr: float) -> float:
+def clamp_sqnr_db(sqnr: float) -> float:
     """Return the level that counts: what is not finite in the integer graph alone is the worst."""
-    return -CAP if sqnr != sqnr else max(min(sqnr, CAP), -CAP)
+    return -MAX_SQNR_DB if sqnr != sqnr else max(min(sqnr, MAX_SQNR_DB), -MAX_SQNR_DB)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ERRORS", "STEP_ERRORS", "Gain", "gain"]
+__all__ = ["SIGNIFICANCE_Z", "STEP_SIGNIFICANCE_Z", "Gain", "compute_gain"]
 
-ERRORS = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
-STEP_ERRORS = 3.0  #: and that of a single scale, of which a net has dozens: one of 700
-_NOTHING = 1e-10  # of an output's power: less is no error
+SIGNIFICANCE_Z = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
+STEP_SIGNIFICANCE_Z = 3.0  #: and that of a single scale, of which a net has dozens: one of 700
+_EPSILON = 1e-10  # of an output's power: less is no error
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Gain:
         return f"{self.value:+.2f}{spread} dB"
 
 
-def gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
+def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
     """Return what `new` gains over `old`, squared errors [outputs, n] of the same samples.
 
     power : of each output, [outputs]. counts : samples that the n stand for.
     """
     sums = np.stack([old, new])
     whole = sums.sum(axis=2)
-    least = _NOTHING * power + np.finfo(float).tiny
+    least = _EPSILON * power + np.finfo(float).tiny
     value = 10 * np.log10(np.maximum(whole, least))
     left = 10 * np.log10(np.maximum(whole[..., None] - sums, least[:, None]))
     each = (left[0] - left[1]).mean(axis=0)

@@ -12,23 +12,23 @@ from dataclasses import replace
 
 from ...plan import Plan
 from ...run.data import Progress
-from ..assign.shared_scales import SharedScale, shared_scales, tops
-from ..methods.scale_search import free_scales, moved
-from ..planning.plan_record import Planned
-from ..report.comparison import Compared, compared
-from .evidence import CAP, CLEAR, is_real, levels
-from .gains import STEP_ERRORS, Gain, gain
+from ..assign.shared_scales import SharedScaleGroup, find_saturated_clip_bounds, group_shared_scales
+from ..methods.scale_search import find_searchable_scales, rescale_tensors
+from ..planning.planned_model import PlannedModel
+from ..report.candidate import Candidate, build_candidate
+from .evidence import MAX_SQNR_DB, MIN_GAIN_DB, can_choose_by_samples, output_sqnr_levels
+from .gains import STEP_SIGNIFICANCE_Z, Gain, compute_gain
 from .verdict_log import log_verdict
 
-__all__ = ["with_finer_noisiest"]
+__all__ = ["try_finer_noisy_scales"]
 
-_FAR = 25.0  # dB of an output, and of what a Softmax reads: below that it is tried
-_MOST = 4  # scales that are tried
-_FEWEST = 16  # samples that tell a gain from chance
+_MAX_SQNR_DB = 25.0  # dB of an output, and of what a Softmax reads: below that it is tried
+_MAX_SCALES = 4  # scales that are tried
+_MIN_SAMPLES = 16  # samples that tell a gain from chance
 _OCTAVE = 2.0
 
 
-def with_finer_noisiest(compared_model: Compared, progress: Progress | None = None) -> Compared:
+def try_finer_noisy_scales(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
     """Return `compared_model`, or the same model with finer scales where these bring its outputs clearly nearer.
 
     A note says which, and what they gained. Scales that were given stay; so do those of free numbers, which fill the
@@ -38,21 +38,27 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
     choice = planned.basis.choice
     if choice is None or choice.mode != "q-value" or choice.calibrator != "mse" or prepared.conf.state:
         return compared_model
-    if not is_real(prepared) or compared_model.fidelity.inner_errors.shape[1] < _FEWEST:
+    if not can_choose_by_samples(prepared) or compared_model.fidelity.inner_errors.shape[1] < _MIN_SAMPLES:
         return compared_model
-    if min(levels(compared_model), default=CAP) >= _FAR or compared_model.fidelity.inner_level >= _FAR:
+    if (
+        min(output_sqnr_levels(compared_model), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
+        or compared_model.fidelity.inner_level >= _MAX_SQNR_DB
+    ):
         return compared_model
     if progress is not None:
         progress("finer scales", 0, None)
     best, finer = compared_model, []
-    shared = shared_scales(planned.parts, planned.target)
-    for names in _noisiest(planned, planned.plan, shared):
-        plan = moved(best.planned.plan, names, _OCTAVE, planned.parts, shared, planned.target)
+    shared = group_shared_scales(planned.parts, planned.target)
+    for names in _select_noisiest_scales(planned, planned.plan, shared):
+        plan = rescale_tensors(best.planned.plan, names, _OCTAVE, planned.parts, shared, planned.target)
         if plan is None:
             continue
-        other = compared(prepared, replace(planned, plan=plan), exact, progress, explain=False)
-        step = _gain(best, other)
-        criterion, accepted = {"mean_db": CLEAR, "errors": STEP_ERRORS}, step.clear(CLEAR, STEP_ERRORS)
+        other = build_candidate(prepared, replace(planned, plan=plan), exact, progress, explain=False)
+        step = _measured_gain(best, other)
+        criterion, accepted = (
+            {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z},
+            step.clear(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z),
+        )
         if not log_verdict("noisiest", accepted, criterion=criterion, measured=step.figures):
             break
         best = other
@@ -60,27 +66,30 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
     if not finer:
         return compared_model
     if best.fidelity.lossy:  # once more, to say where it breaks
-        best = compared(prepared, best.planned, exact, progress)
+        best = build_candidate(prepared, best.planned, exact, progress)
     what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    nearer = f"{_gain(compared_model, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
+    nearer = f"{_measured_gain(compared_model, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
     return best.with_notes([f"{what}: that brings the outputs {nearer}"])
 
 
-def _gain(old: Compared, new: Compared) -> Gain:
+def _measured_gain(old: Candidate, new: Candidate) -> Gain:
     """Return what `new` gains at the outputs, or where a function of their own hides it, in front of that."""
     before, after = old.fidelity.inner_errors, new.fidelity.inner_errors
-    return gain(before, after, new.fidelity.inner_power, before.shape[1])
+    return compute_gain(before, after, new.fidelity.inner_power, before.shape[1])
 
 
-def _noisiest(planned: Planned, plan: Plan, shared: tuple[SharedScale, ...]) -> list[list[str]]:
+def _select_noisiest_scales(planned: PlannedModel, plan: Plan, shared: tuple[SharedScaleGroup, ...]) -> list[list[str]]:
     """Return the tensors of the scales with the most noise of their own, beside their power, the noisiest first."""
     choice, stats = planned.basis.choice, planned.basis.stats
     assert choice is not None
-    fixed = {*tops(planned.parts, planned.target), *(n for n, said in choice.own.items() if "scale" in said)}
+    fixed = {
+        *find_saturated_clip_bounds(planned.parts, planned.target),
+        *(n for n, said in choice.own.items() if "scale" in said),
+    }
     noise = []
-    for group, names in free_scales(plan, shared, frozenset(fixed)):
+    for group, names in find_searchable_scales(plan, shared, frozenset(fixed)):
         seen = group.stats(stats)
         if seen is not None and seen.power > 0:
             q = plan.tensors[names[0]]
             noise.append((seen.error(float(q.scale), q.low, q.high) / seen.power, names))
-    return [names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MOST]]
+    return [names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MAX_SCALES]]

@@ -16,37 +16,37 @@ from dataclasses import replace
 
 from ...errors import ConstraintError
 from ..assign.legalize import legalize
-from ..assign.output_bits import widen
-from ..assign.shared_scales import shared_scales
-from ..planning.plan_record import Planned
+from ..assign.output_bits import apply_output_bits
+from ..assign.shared_scales import group_shared_scales
+from ..planning.planned_model import PlannedModel
 
-__all__ = ["LEAST", "finer", "widened"]
+__all__ = ["MIN_GAIN_DB", "widen_curve_inputs", "widen_last_outputs"]
 
 #: dB on average that the outputs gain at least: less is no reason for another type.
-LEAST = 0.1
+MIN_GAIN_DB = 0.1
 
 
-def widened(planned: Planned) -> Planned | None:
+def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
     target, choice = planned.target, planned.basis.choice
     bits = max(target.out_bits)
     if not target.packs or choice is None or bits <= min(target.out_bits):
         return None
-    return _with_bits(planned, planned.parts.wide_outputs(target), bits)
+    return _with_output_bits(planned, planned.parts.wide_outputs(target), bits)
 
 
-def finer(planned: Planned) -> Planned | None:
+def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
     target = planned.target
     if planned.basis.choice is None or not target.curve_bits:
         return None
     try:
-        return _with_bits(planned, planned.parts.fine_inputs(target), max(target.curve_bits))
+        return _with_output_bits(planned, planned.parts.fine_inputs(target), max(target.curve_bits))
     except ConstraintError:
         return None
 
 
-def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | None:
+def _with_output_bits(planned: PlannedModel, names: Iterable[str], bits: int) -> PlannedModel | None:
     """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
     choice, target = planned.basis.choice, planned.target
     assert choice is not None
@@ -56,9 +56,9 @@ def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | N
         return None
     choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
     tensors = dict(planned.plan.tensors)
-    widen(tensors, planned.parts, planned.basis.stats, choice, target)
+    apply_output_bits(tensors, planned.parts, planned.basis.stats, choice, target)
     plan, moves = legalize(
-        planned.plan.with_tensors(tensors), planned.parts, shared_scales(planned.parts, target), target
+        planned.plan.with_tensors(tensors), planned.parts, group_shared_scales(planned.parts, target), target
     )
     basis = replace(planned.basis, choice=choice)
     return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])

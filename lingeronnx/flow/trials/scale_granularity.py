@@ -11,48 +11,53 @@ from __future__ import annotations
 
 from ...errors import ConstraintError
 from ...run.data import Progress
-from ..planning.calibration import observe_model
-from ..planning.refinement import refined
+from ..planning.calibration import calibrate_model
+from ..planning.refinement import refine_weights
 from ..planning.scale_assignment import assign_scales
-from ..prepare.preparation import Prepared
-from ..report.comparison import Compared, compared
-from .evidence import gained, is_evidence, levels
-from .stage_ablation import without_losing_stages
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate, build_candidate
+from .evidence import has_decisive_samples, mean_sqnr_gain_db, output_sqnr_levels
+from .stage_ablation import drop_harmful_stages
 from .verdict_log import log_verdict
 
-__all__ = ["with_finer_scales"]
+__all__ = ["try_finer_granularity"]
 
 #: What a setting gives.
-_WHAT = {"weight_scales": "weights have a scale for each output channel", "mode": "scales are any numbers"}
+_SETTING_TEXTS = {"weight_scales": "weights have a scale for each output channel", "mode": "scales are any numbers"}
 
-_FAR = 25.0  # dB of an output, or a part of one: below that it is tried
-_CLEAR = 1.0  # dB on average: less is no reason for another form of scales
+_MAX_SQNR_DB = 25.0  # dB of an output, or a part of one: below that it is tried
+_MIN_GAIN_DB = 1.0  # dB on average: less is no reason for another form of scales
 
 
-def with_finer_scales(compared_model: Compared, progress: Progress | None = None) -> Compared | None:
+def try_finer_granularity(compared_model: Candidate, progress: Progress | None = None) -> Candidate | None:
     """Return the model of `compared_model` with finer scales where these bring its outputs clearly nearer, else None.
 
     Stages are judged in it as well. Plans, scales and overrides that were given stay.
     """
     prepared, planned = compared_model.prepared, compared_model.planned
-    settings = _settings(prepared)
+    settings = _finer_settings(prepared)
     named = bool(prepared.conf.overrides) or planned.basis.choice is None or prepared.read is not None
-    if not settings or named or not is_evidence(compared_model) or min(levels(compared_model), default=_FAR) >= _FAR:
+    if (
+        not settings
+        or named
+        or not has_decisive_samples(compared_model)
+        or min(output_sqnr_levels(compared_model), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB
+    ):
         return None
     if progress is not None:
         progress("finer scales", 0, None)
     other = prepared.with_settings(settings)
     try:
-        replanned = assign_scales(other, observe_model(other, None, planned.observed))
-        first = compared(other, replanned, refined(replanned, progress=progress), progress)
-        finer = without_losing_stages(first, progress)
+        replanned = assign_scales(other, calibrate_model(other, None, planned.observed))
+        first = build_candidate(other, replanned, refine_weights(replanned, progress=progress), progress)
+        finer = drop_harmful_stages(first, progress)
     except ConstraintError:  # with require_chip
         return None
-    gain = gained(compared_model, finer)
-    accepted = gain >= _CLEAR
-    if not log_verdict("granularity", accepted, criterion={"mean_db": _CLEAR}, measured={"gain_db": gain}):
+    gain = mean_sqnr_gain_db(compared_model, finer)
+    accepted = gain >= _MIN_GAIN_DB
+    if not log_verdict("granularity", accepted, criterion={"mean_db": _MIN_GAIN_DB}, measured={"gain_db": gain}):
         return None
-    what = " and ".join(_WHAT[name] for name in settings)
+    what = " and ".join(_SETTING_TEXTS[name] for name in settings)
     usual = " ".join(f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings)
     note = (
         f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {finer.fidelity.on}; "
@@ -61,7 +66,7 @@ def with_finer_scales(compared_model: Compared, progress: Progress | None = None
     return finer.with_notes([note])
 
 
-def _settings(prepared: Prepared) -> dict[str, str]:
+def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
     """Return the settings that make scales finer, of those that the user did not name."""
     target, conf, named = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}

@@ -15,83 +15,100 @@ from __future__ import annotations
 
 from ...errors import ConstraintError
 from ...run.data import Progress
-from ..methods.refine import Methods
-from ..planning.plan_record import Planned
-from ..planning.refinement import refined
-from ..planning.scale_sources import plain_scales
-from ..prepare.preparation import Prepared
-from ..report.comparison import Compared, compared
-from .evidence import CAP, CLEAR, gained, is_better, is_evidence, levels
-from .gains import ERRORS
+from ..methods.refine import RefinementOptions
+from ..planning.planned_model import PlannedModel
+from ..planning.refinement import refine_weights
+from ..planning.scale_sources import plan_without_range_transforms
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate, build_candidate
+from .evidence import MAX_SQNR_DB, MIN_GAIN_DB, has_decisive_samples, is_better, mean_sqnr_gain_db, output_sqnr_levels
+from .gains import SIGNIFICANCE_Z
 from .verdict_log import log_verdict
 
-__all__ = ["without_losing_stages"]
+__all__ = ["drop_harmful_stages"]
 
-_LITTLE, _FAR = 0.5, 15.0  # dB that refinement gains, or an output has: below that it is tried in the other way
+_SMALL_GAIN_DB, _LOW_SQNR_DB = (
+    0.5,
+    15.0,
+)  # dB that refinement gains, or an output has: below that it is tried in the other way
 
-_BARE = "refining weights and biases was taken back"
-_MEANS = "biases make means right behind Relus, not in front of them"
-_PLAIN = "moving ranges into the weights was taken back"
+_REFINEMENT_DROPPED = "refining weights and biases was taken back"
+_RELU_MEANS_USED = "biases make means right behind Relus, not in front of them"
+_TRANSFORMS_DROPPED = "moving ranges into the weights was taken back"
 
 
-def without_losing_stages(compared_model: Compared, progress: Progress | None = None) -> Compared:
+def drop_harmful_stages(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
     """Return `compared_model`, or the same model without the stages that take its outputs away from the float model's.
 
     Scales that were given stay, and what follows from them.
     """
-    if not is_evidence(compared_model):
+    if not has_decisive_samples(compared_model):
         return compared_model
     prepared, planned = compared_model.prepared, compared_model.planned
-    bare = _bare(prepared, planned, progress)
-    best = _judged(compared_model, bare, progress)
-    other = _plain(prepared, planned, progress) if planned.basis.choice is not None else None
+    bare = _build_unrefined(prepared, planned, progress)
+    best = _choose_refinement(compared_model, bare, progress)
+    other = _plan_without_transforms(prepared, planned, progress) if planned.basis.choice is not None else None
     if other is not None:
-        plain = _bare(prepared, other, progress)
+        plain = _build_unrefined(prepared, other, progress)
         if is_better(bare, plain):
-            again = _refined(prepared, other, Methods(), progress)
-            best = _better(best, _judged(again, plain, progress), _PLAIN)
+            again = _build_refined(prepared, other, RefinementOptions(), progress)
+            best = _prefer_if_better(best, _choose_refinement(again, plain, progress), _TRANSFORMS_DROPPED)
     if best is compared_model or not best.fidelity.lossy:
         return best
-    return compared(prepared, best.planned, best.exact, progress)  # once more, to say where it breaks
+    return build_candidate(prepared, best.planned, best.exact, progress)  # once more, to say where it breaks
 
 
-def _judged(compared_model: Compared, bare: Compared, progress: Progress | None) -> Compared:
+def _choose_refinement(compared_model: Candidate, bare: Candidate, progress: Progress | None) -> Candidate:
     """Return `compared_model`, whose weights are refined, `bare` without that, or the same refined in the other way."""
-    best = _better(compared_model, bare, _BARE)
-    if gained(bare, compared_model) < _LITTLE or min(levels(compared_model), default=CAP) < _FAR:
-        best = _better(
-            best, _refined(compared_model.prepared, compared_model.planned, Methods(means=True), progress), _MEANS
+    best = _prefer_if_better(compared_model, bare, _REFINEMENT_DROPPED)
+    if (
+        mean_sqnr_gain_db(bare, compared_model) < _SMALL_GAIN_DB
+        or min(output_sqnr_levels(compared_model), default=MAX_SQNR_DB) < _LOW_SQNR_DB
+    ):
+        best = _prefer_if_better(
+            best,
+            _build_refined(compared_model.prepared, compared_model.planned, RefinementOptions(means=True), progress),
+            _RELU_MEANS_USED,
         )
     return best
 
 
-def _bare(prepared: Prepared, planned: Planned, progress: Progress | None) -> Compared:
-    return compared(prepared, planned, planned.graph, progress, explain=False)
+def _build_unrefined(prepared: PreparedModel, planned: PlannedModel, progress: Progress | None) -> Candidate:
+    return build_candidate(prepared, planned, planned.graph, progress, explain=False)
 
 
-def _refined(prepared: Prepared, planned: Planned, methods: Methods, progress: Progress | None) -> Compared:
-    return compared(prepared, planned, refined(planned, methods, progress=progress), progress, explain=False)
+def _build_refined(
+    prepared: PreparedModel, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None
+) -> Candidate:
+    return build_candidate(
+        prepared, planned, refine_weights(planned, methods, progress=progress), progress, explain=False
+    )
 
 
-def _plain(prepared: Prepared, planned: Planned, progress: Progress | None) -> Planned | None:
+def _plan_without_transforms(
+    prepared: PreparedModel, planned: PlannedModel, progress: Progress | None
+) -> PlannedModel | None:
     """Return the same model under scales for its ranges as they are; None where these are the scales it has."""
     try:
-        plain = plain_scales(prepared, progress, planned.observed)
+        plain = plan_without_range_transforms(prepared, progress, planned.observed)
     except ConstraintError:  # with require_chip: a scale that the chip does not hold
         return None
     same = (plain.plan.tensors, plain.plan.transforms) == (planned.plan.tensors, planned.plan.transforms)
     return None if same else plain
 
 
-def _better(best: Compared, other: Compared, why: str) -> Compared:
+def _prefer_if_better(best: Candidate, other: Candidate, why: str) -> Candidate:
     """Return `best`, or `other` where it is better, with a note that says why."""
     accepted = is_better(best, other) and not _loses_chip(best, other)
-    measured, criterion = {"gain_db": gained(best, other)}, {"mean_db": CLEAR, "errors": ERRORS}
+    measured, criterion = (
+        {"gain_db": mean_sqnr_gain_db(best, other)},
+        {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z},
+    )
     if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=why):
         return best
-    gain = f"{gained(best, other):.1f} dB nearer to the float model's {other.fidelity.on}"
+    gain = f"{mean_sqnr_gain_db(best, other):.1f} dB nearer to the float model's {other.fidelity.on}"
     return other.with_notes([f"{why}: that brings the outputs {gain}"])
 
 
-def _loses_chip(old: Compared, new: Compared) -> bool:
+def _loses_chip(old: Candidate, new: Candidate) -> bool:
     return old.result.report.chip_ready and not new.result.report.chip_ready

@@ -12,34 +12,34 @@ import math
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
 from ...errors import ModelError
 from ...graph import ir
+from ...lowering import LoweringContext
 from ...plan import Affine
 from ...targets import Target
 from .._base import Op, Violation
-from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
-from ..scaling import ScalePair, Scaling
+from ..layers.batch_norm import emit_channel_affine, emit_from_nchw, emit_reshape_to_nchw, nchw_shape
+from ..scale_constraints import ScalePair, Scaling
 
-__all__ = ["Clip", "Relu", "bounds", "can_be_composed", "is_relu"]
+__all__ = ["Clip", "Relu", "can_compose_clip", "get_clip_bounds", "is_relu_like"]
 
 
-def bounds(node: ir.Node) -> tuple[float, float] | None:
+def get_clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return (low, high) of a Clip, infinite where absent, or None when a bound is computed at run time."""
     ends = []
     for index, (name, none) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
         value = node.inputs[index] if len(node.inputs) > index else None
-        array = ir.written_constant(value)  # a graph that was not normalised yet has Constant nodes
+        array = ir.find_constant(value)  # a graph that was not normalised yet has Constant nodes
         if value is not None and array is None:
             return None
         if array is not None and array.size != 1:
             raise ModelError(f"{node.op_type} {node.name}: {name} holds {array.size} numbers; it must be one")
-        number = float(array.reshape(())) if array is not None else float(ir.attr(node, name, none))
+        number = float(array.reshape(())) if array is not None else float(ir.get_attr(node, name, none))
         ends.append(none if abs(number) > 3e38 else number)
     return ends[0], ends[1]
 
 
-def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
+def _emit_clip(node: ir.Node, low: LoweringContext, ends: tuple[int, int]) -> None:
     """Emit Clip with integer bounds."""
     dtype = np.int8 if low.written(node).bits <= 8 else np.int16
     limits = [
@@ -49,40 +49,40 @@ def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
     low.emit(formats.CLIP, node, [low.integer(node, 0), *limits], {})
 
 
-def can_be_composed(node: ir.Node, target: Target) -> bool:
+def can_compose_clip(node: ir.Node, target: Target) -> bool:
     """Whether a Clip(0, b) may be made of two BatchNorm2dInt and two Relu: there is no Clip, and these are there."""
     parts = (formats.RELU, formats.BATCH_NORM2D)
-    return not target.runs(formats.CLIP.name) and all(target.runs(f.name) for f in parts) and bool(image_shape(node))
+    return not target.runs(formats.CLIP.name) and all(target.runs(f.name) for f in parts) and bool(nchw_shape(node))
 
 
-def _composed(node: ir.Node, low: Lowering, high: int) -> None:
+def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
     """Emit Clip(0, high) as ``relu(high - relu(high - x))``.
 
     Nothing is rounded. Where ``high - x`` saturates, what comes behind is 0 with it as without.
     """
-    q, shape = low.written(node), image_shape(node) or ()
-    value = as_image(low, node, low.integer(node, 0), q)
+    q, shape = low.written(node), nchw_shape(node) or ()
+    value = emit_reshape_to_nchw(low, node, low.integer(node, 0), q)
 
     def distance(what: str, value: ir.Value) -> ir.Value:
-        return scaled_channels(low, node, what, value, x=q, o=q, w=Affine(1.0), factors=-1.0, offset=high / q.scale)
+        return emit_channel_affine(low, node, what, value, x=q, o=q, w=Affine(1.0), factors=-1.0, offset=high / q.scale)
 
     above = low.insert(formats.RELU, node, "above", [distance("distance", value)], {}, shape, q)
-    emit_from_image(low, node, formats.RELU, [distance("below", above)], {})
+    emit_from_nchw(low, node, formats.RELU, [distance("below", above)], {})
 
 
-def _output_counts(node: ir.Node, target: Target) -> list[ScalePair]:
+def _share_scale(node: ir.Node, target: Target) -> list[ScalePair]:
     """Input and output share a scale; where nobody else reads the input only the output's range matters."""
-    source, result = ir.source(node), ir.written_name(node)
+    source, result = ir.require_input(node), ir.output_name(node)
     return [ScalePair(str(source.name), result, result if ir.sole_consumer(source) is node else None)]
 
 
-def _where_clip(node: ir.Node, target: Target) -> bool:
+def _has_clip(node: ir.Node, target: Target) -> bool:
     """Whether there is a Clip, which cuts at any integer; saturation stands in for it around 0 only."""
     return target.runs(formats.CLIP.name)
 
 
 #: Of Relu and Clip.
-_SCALING = Scaling(shared_scales=_output_counts, zero_points=_where_clip)
+_SCALE_CONSTRAINTS = Scaling(shared_scales=_share_scale, zero_points=_has_clip)
 
 
 class Relu(Op):
@@ -90,14 +90,14 @@ class Relu(Op):
 
     format = formats.RELU
     floats = (("", "Relu"),)
-    scaling = _SCALING
+    scaling = _SCALE_CONSTRAINTS
     keeps = True
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit Relu, or Clip from the integer that stands for 0."""
         q = low.written(node)
         if q.zero_point:
-            _bounded(node, low, (q.zero_point, q.high))
+            _emit_clip(node, low, (q.zero_point, q.high))
             return
         super().lower(node, low)
 
@@ -107,7 +107,7 @@ class Clip(Op):
 
     format = formats.CLIP
     floats = (("", "Clip"),)
-    scaling = _SCALING
+    scaling = _SCALE_CONSTRAINTS
     keeps = True
 
     def available(self, target: Target) -> bool:
@@ -116,28 +116,28 @@ class Clip(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """Return why the bounds are not constants, or None."""
-        return "its bounds are computed at run time" if bounds(node) is None else None
+        return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
     def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
-        limits = bounds(node)
+        limits = get_clip_bounds(node)
         if target.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
         rule = f"{target.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
         return [
             Violation(
                 str(node.name),
-                ir.operator(node),
-                ir.written_name(node),
+                ir.display_op_type(node),
+                ir.output_name(node),
                 rule,
                 f"Clip{limits}",
                 "use Clip(0, b) or leave the node in float",
             )
         ]
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit Clip with integer bounds; Relu where the top integer is the upper one; on a chip else a composition."""
-        limits, q = bounds(node), low.written(node)
+        limits, q = get_clip_bounds(node), low.written(node)
         assert limits is not None
         low_int, high_int = (
             int(q.integers(np.array(end))) if math.isfinite(end) else whole
@@ -145,15 +145,15 @@ class Clip(Op):
         )
         if high_int == q.high and low_int == q.zero_point == 0:
             low.emit(formats.RELU, node, [low.integer(node, 0)], {})
-        elif low_int == q.zero_point == 0 and q.bits <= 8 and can_be_composed(node, low.target):
-            _composed(node, low, high_int)
+        elif low_int == q.zero_point == 0 and q.bits <= 8 and can_compose_clip(node, low.target):
+            _emit_composed_clip(node, low, high_int)
         else:
-            _bounded(node, low, (low_int, high_int))
+            _emit_clip(node, low, (low_int, high_int))
 
 
-def is_relu(node: ir.Node) -> bool:
+def is_relu_like(node: ir.Node) -> bool:
     """Whether the float `node` is a Relu or a Clip from 0."""
     if node.domain or node.op_type not in ("Relu", "Clip"):
         return False
-    limits = bounds(node) if node.op_type == "Clip" else (0.0, math.inf)
+    limits = get_clip_bounds(node) if node.op_type == "Clip" else (0.0, math.inf)
     return limits is not None and limits[0] == 0

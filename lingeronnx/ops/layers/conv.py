@@ -9,33 +9,33 @@ from __future__ import annotations
 import math
 
 from ... import formats
-from ...emit import Lowering
-from ...formats.layers import WeightFormat, sum_scale
+from ...formats.layers import WeightedIntegerOp, accumulator_scale
 from ...graph import ir
-from ...graph.attributes import Attribute
+from ...graph.attributes import AttributeValue
+from ...lowering import LoweringContext
 from ...targets import Target
 from .._base import Op, Violation
-from ..scaling import Scaling, own_scale, product
+from ..scale_constraints import Scaling, product_max_exponent, share_no_scales
 
-__all__ = ["Conv1d", "Conv2d", "ConvGeometry", "known"]
+__all__ = ["Conv1d", "Conv2d", "ConvGeometry", "has_known_shapes"]
 
 
 class ConvGeometry:
     """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
 
     def __init__(self, node: ir.Node) -> None:
-        weight = ir.known_shape(node.inputs[1])
+        weight = ir.require_shape(node.inputs[1])
         self.weight = tuple(int(d or 0) for d in weight)
-        self.kernel = tuple(ir.attr(node, "kernel_shape") or self.weight[2:])
+        self.kernel = tuple(ir.get_attr(node, "kernel_shape") or self.weight[2:])
         rank = len(self.kernel)
-        self.strides = tuple(ir.attr(node, "strides") or ir.attr(node, "stride") or [1] * rank)
-        self.pads = tuple(ir.attr(node, "pads") or [0] * 2 * rank)
-        self.dilations = tuple(ir.attr(node, "dilations") or [1] * rank)
-        self.group = int(ir.attr(node, "group") or 1)
+        self.strides = tuple(ir.get_attr(node, "strides") or ir.get_attr(node, "stride") or [1] * rank)
+        self.pads = tuple(ir.get_attr(node, "pads") or [0] * 2 * rank)
+        self.dilations = tuple(ir.get_attr(node, "dilations") or [1] * rank)
+        self.group = int(ir.get_attr(node, "group") or 1)
         self.outputs = self.weight[0]
         self.inputs = self.weight[1] * self.group
-        self.source = ir.shape(node.inputs[0]) or ()
-        self.result = ir.shape(node.outputs[0]) or ()
+        self.source = ir.get_shape(node.inputs[0]) or ()
+        self.result = ir.get_shape(node.outputs[0]) or ()
 
     @classmethod
     def image(cls, node: ir.Node) -> ConvGeometry:
@@ -53,7 +53,7 @@ class ConvGeometry:
         return self.group > 1 and self.group == self.inputs
 
 
-def known(g: ConvGeometry) -> bool:
+def has_known_shapes(g: ConvGeometry) -> bool:
     """Whether all sizes but the batch are known and fit the kernel's rank."""
     return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
@@ -61,8 +61,8 @@ def known(g: ConvGeometry) -> bool:
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
-    format: WeightFormat
-    scaling = Scaling(factor="absorbed", shared_scales=own_scale, max_exponent=product)
+    format: WeightedIntegerOp
+    scaling = Scaling(factor="absorbed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the weight, input 1."""
@@ -70,23 +70,23 @@ class WeightLayer(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """Return why weight or bias is not a constant, or None."""
-        if ir.const(node.inputs[1]) is None:
+        if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
-        if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const(node.inputs[2]) is None:
+        if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const_value(node.inputs[2]) is None:
             return "its bias is computed at run time"
         return None
 
-    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
+    def lowered_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
         """Return the attributes every weight layer has."""
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit the integer node with quantized weight and bias."""
         attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
-        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, sum_scale(attrs))]
+        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, accumulator_scale(attrs))]
         low.emit(self.format, node, inputs, attrs)
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+    def shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of the operator's own."""
         return {}
 
@@ -94,25 +94,25 @@ class WeightLayer(Op):
 class Conv2d(WeightLayer):
     """Two-dimensional convolution, grouped and depthwise included."""
 
-    format: WeightFormat = formats.CONV2D
+    format: WeightedIntegerOp = formats.CONV2D
     floats = (("", "Conv"),)
     rank = 2
 
     def reject(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
         reason = super().reject(node)
-        if reason is None and len(ir.shape(node.inputs[1]) or ()) != self.rank + 2:
+        if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != self.rank + 2:
             reason = f"its kernel is not {self.rank}-dimensional"
-        if reason is None and ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+        if reason is None and ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
             reason = "its padding depends on an input size that is not known"
         return reason
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+    def shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Kernel, strides, pads, dilations and group, all spelt out."""
         return self.geometry_attributes(ConvGeometry(node))
 
     @staticmethod
-    def geometry_attributes(g: ConvGeometry) -> dict[str, Attribute]:
+    def geometry_attributes(g: ConvGeometry) -> dict[str, AttributeValue]:
         """Return the attributes that tell the sizes `g`."""
         return {
             "kernel_shape": list(g.kernel),
@@ -143,7 +143,7 @@ class Conv1d(Conv2d):
         image = CONV2D.violations(node, target)
         return image if not (image and target.runs(self.name)) else super().violations(node, target)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
         if low.target.runs(self.name) and not super().violations(node, low.target):
             super().lower(node, low)
@@ -153,7 +153,7 @@ class Conv1d(Conv2d):
         line = low.integer(node, 0)
         x = low.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
         weight = low.weight(node, 1, lambda w: w[:, :, None])
-        bias = low.bias(node, 2, sum_scale(attrs))
+        bias = low.bias(node, 2, accumulator_scale(attrs))
         y = low.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
         low.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
 

@@ -11,53 +11,53 @@ import math
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
-from ...formats.rows import EPSILON, FRACTION
+from ...formats.normalization import DEFAULT_EPSILON, NORMALIZED_FRACTION_BITS
 from ...graph import ir
-from ...graph.attributes import Attribute
+from ...graph.attributes import AttributeValue
+from ...lowering import LoweringContext
 from ...plan import Affine
 from ...targets import Target
-from ...targets.arithmetic import NormArithmetic
+from ...targets.arithmetic import LayerNormArithmetic
 from .._base import Op
-from ..scaling import Exponents, Scaling, own_scale
+from ..scale_constraints import ExponentLookup, Scaling, share_no_scales
 
-__all__ = ["LayerNorm", "as_lines", "short_line"]
+__all__ = ["LayerNorm", "has_short_rows", "needs_rank3_rows"]
 
 
-def norm_row(node: ir.Node, target: Target) -> object:
+def check_row_length(node: ir.Node, target: Target) -> object:
     """a normalised row has at most {target.norm.max_length} elements, more overflow 32 bits | normalise shorter
     rows.
     """
-    count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
+    count = math.prod(int(d or 1) for d in ir.get_shape(node.inputs[1]) or ())
     return f"{count} elements" if target.norm is not None and count > target.norm.max_length else None
 
 
-def epsilon_fixed(node: ir.Node, target: Target) -> object:
+def check_epsilon(node: ir.Node, target: Target) -> object:
     """epsilon is {target.norm.epsilon} or less (less shows only in rows that deviate by less than 0.01) | export the
     model with that eps.
     """
-    epsilon = ir.attr(node, "epsilon", EPSILON)
+    epsilon = ir.get_attr(node, "epsilon", DEFAULT_EPSILON)
     return f"{epsilon:g}" if target.norm is not None and epsilon > 2 * target.norm.epsilon else None
 
 
-def norm_axes(node: ir.Node, target: Target) -> object:
+def check_axis_count(node: ir.Node, target: Target) -> object:
     """a normalised row is the last axis or the last two | flatten the axes before."""
-    count = len(ir.shape(node.inputs[1]) or ())
+    count = len(ir.get_shape(node.inputs[1]) or ())
     return f"{count} axes" if target.norm is not None and count > target.norm.max_axes else None
 
 
-def _row_times_factor(node: ir.Node, exponent: Exponents) -> int:
+def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
     """The shift to the output is to the right: q_o <= 10 + q_w."""
-    return FRACTION + exponent(ir.read_name(node, 1))
+    return NORMALIZED_FRACTION_BITS + exponent(ir.input_name(node, 1))
 
 
 class LayerNorm(Op):
     """Layer normalisation with factor and summand."""
 
     format = formats.LAYER_NORM
-    floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
-    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=_row_times_factor)
-    constraints = (norm_row, epsilon_fixed, norm_axes)
+    floats = (("", "LayerNormalization"), (ir.FUNCTION_DOMAIN, "LayerNormalization"))
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=_max_output_exponent)
+    constraints = (check_row_length, check_epsilon, check_axis_count)
     reshapes = True  # to lines of one sample
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -66,55 +66,60 @@ class LayerNorm(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """Constant factor and summand, one per element of a row within a sample."""
-        gamma = ir.const(node.inputs[1])
-        beta = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
-        shape = ir.shape(node.inputs[0])
+        gamma = ir.const_value(node.inputs[1])
+        beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+        shape = ir.get_shape(node.inputs[0])
         if gamma is None or (beta is None and len(node.inputs) > 2 and node.inputs[2] is not None):
             return "its factor or summand is computed at run time"
         if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[1:]):
             return "its mean or deviation is used as well"
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
-        axis = ir.attr(node, "axis", -1) % len(shape)
+        axis = ir.get_attr(node, "axis", -1) % len(shape)
         if axis == 0:
             return "it mixes samples"
         fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
         return None if fits else "its factor does not have one value per element"
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
         attrs = formats.LAYER_NORM.scales(x, w, o)
         if low.target.norm is None:
-            attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
-        gamma = ir.constant(node.inputs[1])
-        copies = _copies(gamma.size, low.target)
+            attrs["epsilon"] = float(ir.get_attr(node, "epsilon", DEFAULT_EPSILON))
+        gamma = ir.require_const_value(node.inputs[1])
+        copies = _row_repeats(gamma.size, low.target)
 
         def view(array: np.ndarray) -> np.ndarray:
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
         weight = low.weight(node, 1, view)
-        how = low.target.computes(self.name, NormArithmetic)
+        how = low.target.computes(self.name, LayerNormArithmetic)
         if how is not None and how.factor_bits == 16:
             weight = low.widened(weight)
-        bias = low.bias(node, 2, 2.0**FRACTION * w.scale, view) or [
+        bias = low.bias(node, 2, 2.0**NORMALIZED_FRACTION_BITS * w.scale, view) or [
             low.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
         ]
-        if as_lines(node, low.target):
+        if needs_rank3_rows(node, low.target):
             self._lower_lines(node, low, [weight, *bias], attrs, gamma.size)
         else:
             low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
 
     def _lower_lines(
-        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Attribute], size: int
+        self,
+        node: ir.Node,
+        low: LoweringContext,
+        constants: list[ir.Value],
+        attrs: dict[str, AttributeValue],
+        size: int,
     ) -> None:
         """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
 
         A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
         """
-        x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
-        shape = [1, *(int(d or 1) for d in ir.known_shape(node.inputs[0])[1:])]
-        line, copies = [1, math.prod(shape) // size, size], _copies(size, low.target)
+        x, o, base = low.read(node, 0), low.written(node), ir.output_name(node)
+        shape = [1, *(int(d or 1) for d in ir.require_shape(node.inputs[0])[1:])]
+        line, copies = [1, math.prod(shape) // size, size], _row_repeats(size, low.target)
         wide, value = [*line[:2], copies * size], low.integer(node, 0)
 
         def reshaped(what: str, target: list[int]) -> ir.Value:
@@ -141,18 +146,18 @@ class LayerNorm(Op):
         low.emit(formats.RESHAPE, node, [value, reshaped("norm", shape)], {})
 
 
-def _copies(size: int, target: Target) -> int:
+def _row_repeats(size: int, target: Target) -> int:
     """Return how often a line of `size` elements is written side by side."""
     return 1 if target.norm is None else -(-target.norm.min_length // size)
 
 
-def short_line(node: ir.Node, target: Target) -> bool:
+def has_short_rows(node: ir.Node, target: Target) -> bool:
     """Whether `target` would mix up the lines that `node` normalizes."""
-    gamma = ir.shape(node.inputs[1])
-    return gamma is not None and _copies(math.prod(int(d or 1) for d in gamma), target) > 1
+    gamma = ir.get_shape(node.inputs[1])
+    return gamma is not None and _row_repeats(math.prod(int(d or 1) for d in gamma), target) > 1
 
 
-def as_lines(node: ir.Node, target: Target) -> bool:
+def needs_rank3_rows(node: ir.Node, target: Target) -> bool:
     """Whether `node` is computed on [1, rows, elements]: of other ranks `target` counts the rows wrong."""
-    rank = len(ir.shape(node.inputs[0]) or ())
-    return short_line(node, target) or (target.norm is not None and target.norm.lines and rank != 3)
+    rank = len(ir.get_shape(node.inputs[0]) or ())
+    return has_short_rows(node, target) or (target.norm is not None and target.norm.lines and rank != 3)

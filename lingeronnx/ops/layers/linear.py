@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
-from ...formats.layers import sum_scale
+from ...formats.layers import accumulator_scale
 from ...graph import ir
+from ...lowering import LoweringContext
 from ...plan import PerGroup
 from ...targets import Target
 from .._base import Violation
@@ -22,41 +22,41 @@ class Linear(WeightLayer):
     """Linear layer with constant weight."""
 
     format = formats.LINEAR
-    floats = ((ir.DOMAIN, "Linear"),)
+    floats = ((ir.FUNCTION_DOMAIN, "Linear"),)
     wide = True
 
     def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Those of the integer operator; a float one may have any rank."""
-        return [] if node.domain == ir.DOMAIN else super().violations(node, target)
+        return [] if node.domain == ir.FUNCTION_DOMAIN else super().violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
         """Return the rows times the size of the weight; of a diagonal one, a factor for each number, its diagonal's."""
-        result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
+        result, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in result[1:]) * (1 if _is_diagonal(node) else int(weight[1] or 1))
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
 
         Where the weight has a scale for each group, the groups' factors are the last input.
 
         Chips read two or three axes: of more, all before the last become one.
         """
-        bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+        bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if low.leaves_in_float(node) else low.written(node)
         attrs = formats.LINEAR.scales(low.read(node, 0), low.read(node, 1), o)
         inputs: list[ir.Value | None] = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
-            inputs += low.bias(node, 2, sum_scale(attrs))
+            inputs += low.bias(node, 2, accumulator_scale(attrs))
         held = low.read(node, 1)
         if isinstance(held.granularity, PerGroup):
             absent = [] if len(inputs) > 2 else [None]
-            inputs += [*absent, low.array(f"{ir.read_name(node, 1)}_factors", held.factors[1].astype(np.uint8))]
-        full = [int(d or 1) for d in ir.known_shape(node.outputs[0])]
+            inputs += [*absent, low.array(f"{ir.input_name(node, 1)}_factors", held.factors[1].astype(np.uint8))]
+        full = [int(d or 1) for d in ir.require_shape(node.outputs[0])]
         if low.target.linear is None or len(full) <= low.target.linear.rank:
             low.emit(formats.LINEAR, node, inputs, attrs)
             return
-        rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)
-        sizes = [*rows, int(ir.known_shape(node.inputs[0])[-1] or 1)]
+        rows, base = [1, math.prod(full[1:-1])], ir.output_name(node)
+        sizes = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
         target = low.array(f"{base}_flat_shape", np.array(sizes, np.int64))
         inputs[0] = low.insert(formats.RESHAPE, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0))
         value = low.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
@@ -66,7 +66,7 @@ class Linear(WeightLayer):
 
 def _is_diagonal(node: ir.Node) -> bool:
     """Whether all that is not on the weight's diagonal is 0: factors that are written as a product."""
-    weight = ir.const(node.inputs[1])
+    weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
         return False
     return np.count_nonzero(weight) == np.count_nonzero(np.diagonal(weight))

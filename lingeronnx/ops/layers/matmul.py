@@ -7,19 +7,22 @@ import math
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
 from ...graph import ir
+from ...lowering import LoweringContext
 from ...targets import Target
 from ...targets.limits import MatrixLimits
 from ..elementwise import BinaryOp
-from ..scaling import Scaling, own_scale, product
+from ..scale_constraints import Scaling, product_max_exponent, share_no_scales
 
 __all__ = ["Bmm"]
 
 
-def matrix_rank(node: ir.Node, target: Target) -> object:
+def check_matrix_rank(node: ir.Node, target: Target) -> object:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
-    limits, shapes = target.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
+    limits, shapes = (
+        target.limits(formats.BMM.name, MatrixLimits),
+        [ir.get_shape(value) or () for value in node.inputs[:2]],
+    )
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
     return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
@@ -30,28 +33,28 @@ class Bmm(BinaryOp):
 
     format = formats.BMM
     floats = (("", "MatMul"),)
-    constraints = (matrix_rank,)
-    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=product)
+    constraints = (check_matrix_rank,)
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
 
     def reject(self, node: ir.Node) -> str | None:
         """Two activations of the same rank, whose first axis is the batch."""
-        shapes = [ir.shape(value) for value in node.inputs[:2]]
+        shapes = [ir.get_shape(value) for value in node.inputs[:2]]
         if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
             return "its factors do not both have a batch axis"
         return super().reject(node)
 
     def macs(self, node: ir.Node) -> int:
         """Outputs times the length of the rows."""
-        result, left = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[0]) or (1,)
+        result, left = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
-        shapes = [ir.known_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
+        shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if low.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, low)
             return
-        base, factors = ir.written_name(node), []
+        base, factors = ir.output_name(node), []
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
             target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))

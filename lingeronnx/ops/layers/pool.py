@@ -16,33 +16,37 @@ import math
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
 from ...graph import ir
-from ...graph.attributes import Attribute
-from ...graph.detached_nodes import loose_node, loose_tensor
+from ...graph.attributes import AttributeValue
+from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...lowering import LoweringContext
 from ...plan import Affine
-from ...plan.power_of_two import exponent_below
+from ...plan.power_of_two import floor_exponent
 from ...targets import Target
 from .._base import Op, Violation
-from ..scaling import Exponents, ScalePair, Scaling, passed_on
+from ..scale_constraints import ExponentLookup, ScalePair, Scaling, share_input_output_scale
 from .conv import CONV2D
 
-__all__ = ["AvgPool2d", "MaxPool", "is_mean", "mean_weights"]
+__all__ = ["AvgPool2d", "MaxPool", "is_lowered_to_linear", "make_mean_weights"]
 
-_WEIGHT_TOP = 16  # the largest exponent that weights were measured at
-_LARGEST_MAP = 1 << 16  # elements: what a LinearInt of many rows was measured with
+_MAX_WEIGHT_EXPONENT = 16  # the largest exponent that weights were measured at
+_MAX_MEAN_ELEMENTS = 1 << 16  # elements: what a LinearInt of many rows was measured with
 
 
-def global_window(node: ir.Node, target: Target) -> object:
+def check_global_average(node: ir.Node, target: Target) -> object:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
-    source = ir.shape(node.inputs[0]) or ()
+    source = ir.get_shape(node.inputs[0]) or ()
     if node.op_type == formats.AVG_POOL2D.name:
-        return _unsafe(node, source, target)
+        return _describe_inexact_average(node, source, target)
     if target.pool is None or not _is_global(node, source):
         return None
-    height, width = ir.attr(node, "kernel_shape")
-    padded = any(ir.attr(node, "pads", [0]))
-    steps = None if padded and not _safe(height, width, int(source[1] or 0), target) else global_steps(node, target)
+    height, width = ir.get_attr(node, "kernel_shape")
+    padded = any(ir.get_attr(node, "pads", [0]))
+    steps = (
+        None
+        if padded and not _is_exact_global_average(height, width, int(source[1] or 0), target)
+        else plan_global_average_steps(node, target)
+    )
     return f"{height}x{width} of {source[1]} channels{', padded' if padded else ''}" if steps is None else None
 
 
@@ -50,52 +54,59 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
     """Whether the window covers the whole padded map, so that there is one."""
     if len(source) != 4 or any(d is None for d in source[1:]):
         return False
-    pads = ir.attr(node, "pads") or [0] * 4
+    pads = ir.get_attr(node, "pads") or [0] * 4
     whole = [int(source[2 + i] or 0) + pads[i] + pads[2 + i] for i in (0, 1)]
-    return list(ir.attr(node, "kernel_shape")) == whole
+    return list(ir.get_attr(node, "kernel_shape")) == whole
 
 
-def _safe(height: int, width: int, channels: int, target: Target) -> bool:
+def _is_exact_global_average(height: int, width: int, channels: int, target: Target) -> bool:
     """Whether a global average over height x width comes out right."""
     per_channel = target.pool.area_per_channel if target.pool is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
 
 
-def _unsafe(node: ir.Node, source: tuple[int | None, ...], target: Target) -> str | None:
+def _describe_inexact_average(node: ir.Node, source: tuple[int | None, ...], target: Target) -> str | None:
     """Return the sizes of an integer average over a whole map that comes out wrong in one step."""
     per_channel = target.pool.area_per_channel if target.pool is not None else None
     if per_channel is None or not _is_global(node, source):
         return None
-    height, width = ir.attr(node, "kernel_shape")
+    height, width = ir.get_attr(node, "kernel_shape")
     area, most = height * width, per_channel * int(source[1] or 0)
     return f"{height}x{width} of {source[1]} channels" if area & (area - 1) and area > most else None
 
 
-def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target) -> bool:
+def _step_fits_limits(step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target) -> bool:
     """Whether a step over a map of `size` is within the limits."""
     by_ones, *sides = step
-    inputs = [loose_tensor([1, channels, *size]), *([loose_tensor([channels, 1, *sides])] if by_ones else [])]
+    inputs = [
+        make_detached_value([1, channels, *size]),
+        *([make_detached_value([channels, 1, *sides])] if by_ones else []),
+    ]
     result = [1, channels, *(n // k for n, k in zip(size, sides, strict=True))]
     still = list(size) == sides
-    attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
-                  **({"group": channels} if by_ones else {})}  # fmt: skip
+    attributes = {
+        "kernel_shape": sides,
+        "strides": [1, 1] if still else sides,
+        "pads": [0] * 4,
+        **({"group": channels} if by_ones else {}),
+    }
     op: Op = CONV2D if by_ones else AVERAGE
-    return not op.violations(loose_node(op.name, inputs, result, attributes, domain=op.format.domain), target)
+    return not op.violations(make_detached_node(op.name, inputs, result, attributes, domain=op.format.domain), target)
 
 
-def global_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
+def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
     """Return how to average a whole map: one step or two, each (as a convolution?, height, width); None for no way.
 
     A power-of-two area that fits a kernel is a depthwise convolution by ones, which shifts the same sum by the same
     amount. Otherwise a first step averages smaller windows, which is right for any area. Of all ways the one that
     rounds half up least often: the two areas as equal as can be.
     """
-    height, width = ir.attr(node, "kernel_shape")
-    channels = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
+    height, width = ir.get_attr(node, "kernel_shape")
+    channels = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
 
     def last(h: int, w: int) -> list[tuple[bool, int, int]] | None:
-        if _safe(h, w, channels, target):
+        if _is_exact_global_average(h, w, channels, target):
             return [(False, h, w)]
         by_ones = h * w & (h * w - 1) == 0 and target.conv is not None and max(h, w) <= target.conv.max_kernel
         return [(True, h, w)] if by_ones else None
@@ -110,56 +121,56 @@ def global_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] |
             if rest is None or h * w > target.pool.max_average_area:
                 continue
             last_size = height // h, width // w
-            if _holds((False, h, w), (height, width), channels, target) and _holds(
+            if _step_fits_limits((False, h, w), (height, width), channels, target) and _step_fits_limits(
                 rest[0], last_size, channels, target
             ):
                 ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
     return min(ways)[1] if ways else None
 
 
-def _weight_exponent(area: int) -> int:
+def _mean_weight_exponent(area: int) -> int:
     """Return q at which the weights of a mean, 2^q / area, fill 7 bits, as far as scales of weights go."""
-    return min(_WEIGHT_TOP, exponent_below(127 * area))
+    return min(_MAX_WEIGHT_EXPONENT, floor_exponent(127 * area))
 
 
-def mean_weights(area: int) -> tuple[np.ndarray, float]:
+def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
     """Return int8 weights [1, area] and their scale: each 2^q / area or one off, spread evenly, their sum is 2^q."""
-    exponent = _weight_exponent(area)
+    exponent = _mean_weight_exponent(area)
     steps = (np.arange(area + 1, dtype=np.int64) << exponent) // area
     return np.diff(steps).astype(np.int8)[None], 2.0**exponent
 
 
-def is_mean(node: ir.Node, target: Target) -> bool:
+def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
     """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
-    source = ir.shape(node.inputs[0]) or ()
+    source = ir.get_shape(node.inputs[0]) or ()
     if node.domain or target.pool is None or not target.pool.same_scale:
         return False
-    if not _is_global(node, source) or any(ir.attr(node, "pads") or [0]):
+    if not _is_global(node, source) or any(ir.get_attr(node, "pads") or [0]):
         return False
-    return target.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
+    return target.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _MAX_MEAN_ELEMENTS
 
 
-def _window(node: ir.Node) -> dict[str, Attribute]:
+def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
     """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
-    kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
+    kernel, result = list(ir.get_attr(node, "kernel_shape")), ir.get_shape(node.outputs[0]) or ()
     rank = len(kernel)
     still = all(d == 1 for d in result[2:])
     return {
         "kernel_shape": kernel,
-        "strides": [1] * rank if still else ir.attr(node, "strides") or [1] * rank,
-        "pads": ir.attr(node, "pads") or [0] * 2 * rank,
-        "ceil_mode": ir.attr(node, "ceil_mode", 0),
+        "strides": [1] * rank if still else ir.get_attr(node, "strides") or [1] * rank,
+        "pads": ir.get_attr(node, "pads") or [0] * 2 * rank,
+        "ceil_mode": ir.get_attr(node, "ceil_mode", 0),
     }
 
 
-def _reject(node: ir.Node) -> str | None:
-    if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+def _explain_pool_rejection(node: ir.Node) -> str | None:
+    if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return "its padding depends on an input size that is not known"
-    if len(ir.attr(node, "kernel_shape")) != 2:
+    if len(ir.get_attr(node, "kernel_shape")) != 2:
         return "its window is not two-dimensional"
-    if any(d != 1 for d in ir.attr(node, "dilations", [1])):
+    if any(d != 1 for d in ir.get_attr(node, "dilations", [1])):
         return "its window is dilated"
-    return "ceil_mode adds windows past the edge" if ir.attr(node, "ceil_mode", 0) else None
+    return "ceil_mode adds windows past the edge" if ir.get_attr(node, "ceil_mode", 0) else None
 
 
 class MaxPool(Op):
@@ -173,53 +184,53 @@ class MaxPool(Op):
         """Two dimensions, one output, no dilation."""
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
-        return _reject(node)
+        return _explain_pool_rejection(node)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit the same operator on integers."""
-        low.emit(formats.MAX_POOL, node, low.inputs(node), _window(node))
+        low.emit(formats.MAX_POOL, node, low.inputs(node), _make_window_attributes(node))
 
 
-def _average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
+def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
     """Input and output share a scale where a change of scale comes out wrong."""
     same = target.pool is not None and target.pool.same_scale
-    return passed_on(node, target) if same and not is_mean(node, target) else []
+    return share_input_output_scale(node, target) if same and not is_lowered_to_linear(node, target) else []
 
 
-def _times_weight(node: ir.Node, exponent: Exponents) -> int:
+def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
     """A mean by weights shifts to the right: q_o <= q_x + q_w."""
-    return exponent(ir.read_name(node)) + _weight_exponent(math.prod(ir.attr(node, "kernel_shape")))
+    return exponent(ir.input_name(node)) + _mean_weight_exponent(math.prod(ir.get_attr(node, "kernel_shape")))
 
 
 class AvgPool2d(Op):
     """The mean of each window becomes AvgPool2dInt."""
 
     format = formats.AVG_POOL2D
-    scaling = Scaling(shared_scales=_average_scale, max_exponent=_times_weight)
+    scaling = Scaling(shared_scales=_shared_average_scale, max_exponent=_max_output_exponent)
     floats = (("", "AveragePool"),)
-    constraints = (global_window,)
+    constraints = (check_global_average,)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
-        if any(ir.attr(node, "pads", [0])) and not ir.attr(node, "count_include_pad", 0):
+        if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
             return "its padding does not count (count_include_pad = 0); the NPU divides by the whole window"
-        return _reject(node)
+        return _explain_pool_rejection(node)
 
     def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """None where it does not become AvgPool2dInt."""
-        return [] if is_mean(node, target) else super().violations(node, target)
+        return [] if is_lowered_to_linear(node, target) else super().violations(node, target)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""
-        if is_mean(node, low.target):
-            _lower_mean(node, low)
+        if is_lowered_to_linear(node, low.target):
+            _emit_mean_as_linear(node, low)
             return
         x, o = low.read(node, 0), low.written(node)
         scales = formats.AVG_POOL2D.scales(x, o)
-        source = ir.known_shape(node.inputs[0])
-        steps = global_steps(node, low.target) if _is_global(node, source) else None
-        if steps is None or steps == [(False, *ir.attr(node, "kernel_shape"))]:
-            low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_window(node), **scales})
+        source = ir.require_shape(node.inputs[0])
+        steps = plan_global_average_steps(node, low.target) if _is_global(node, source) else None
+        if steps is None or steps == [(False, *ir.get_attr(node, "kernel_shape"))]:
+            low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_make_window_attributes(node), **scales})
             return
         value, channels = low.integer(node, 0), int(source[1] or 1)
         if len(steps) == 2:
@@ -234,8 +245,16 @@ class AvgPool2d(Op):
             return
         name = node.outputs[0].name
         ones = low.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
-        attrs = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
-                 "parameter_bits": 8, "scale_w": float(math.prod(sides)), **scales}  # fmt: skip
+        attrs = {
+            "kernel_shape": sides,
+            "strides": [1, 1],
+            "pads": [0] * 4,
+            "dilations": [1, 1],
+            "group": channels,
+            "parameter_bits": 8,
+            "scale_w": float(math.prod(sides)),
+            **scales,
+        }
         inputs = [value, ones]
         if len(steps) == 2:
             # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
@@ -244,11 +263,11 @@ class AvgPool2d(Op):
         low.emit(formats.CONV2D, node, inputs, attrs)
 
 
-def _lower_mean(node: ir.Node, low: Lowering) -> None:
+def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
     """Emit LinearInt between two Reshapes: the sum over space of x * w."""
-    x, o, name = low.read(node, 0), low.written(node), ir.written_name(node)
-    _, channels, height, width = (int(d or 1) for d in ir.known_shape(node.inputs[0]))
-    values, scale = mean_weights(height * width)
+    x, o, name = low.read(node, 0), low.written(node), ir.output_name(node)
+    _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))
+    values, scale = make_mean_weights(height * width)
     flat, result = [1, channels, height * width], [1, channels, 1, 1]
     target = low.array(f"{name}_flat_shape", np.array(flat, np.int64))
     value = low.insert(formats.RESHAPE, node, "flat", [low.integer(node, 0), target], {}, flat, x)

@@ -2,8 +2,8 @@
 and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
 The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order, then lengths, a state and a cell as the attribute `given` names them -> y [N, T, H], of an LSTM the
-last state and cell too. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+ONNX's gate order, then lengths, a state and a cell as the attribute `optional_input_indices` names them -> y [N, T, H],
+of an LSTM the last state and cell too. `explain_unsupported` says what keeps an ONNX LSTM or GRU from becoming one.
 
 The integer operators take the same between x and the weights: lengths, the state as integers of the output's scale, the
 cell as int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
@@ -19,22 +19,30 @@ from typing import ClassVar
 import numpy as np
 
 from ... import formats
-from ...emit import Lowering
-from ...formats.recurrent import GIVEN, Recurrent
+from ...formats.recurrent import OPTIONAL_INPUTS, RecurrentIntegerOp
 from ...graph import ir
-from ...graph.attributes import Attribute
+from ...graph.attributes import AttributeValue
+from ...lowering import LoweringContext
 from ...plan import Affine
 from ...targets import Target
 from ...targets import arithmetic as kinds
 from ...targets.limits import RecurrentLimits
 from .._base import Op
-from ..scaling import ScalePair, Scaling, fixed_exponent
+from ..scale_constraints import ScalePair, Scaling, make_fixed_max_exponent
 
-__all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
+__all__ = [
+    "LSTM",
+    "Gru",
+    "Lstm",
+    "get_directions",
+    "has_full_length_sequences",
+    "optional_input_indices",
+    "explain_unsupported",
+]
 
 
 #: How the cell that goes in or comes out is held.
-_CELL = Affine(2.0**15, 32)
+_CELL_QPARAMS = Affine(2.0**15, 32)
 
 _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
@@ -42,90 +50,100 @@ _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 # ---- ONNX's operators --------------------------------------------------------------------------------------------
 
 
-def directions(node: ir.Node) -> list[str]:
+def get_directions(node: ir.Node) -> list[str]:
     """Return the directions of an ONNX LSTM or GRU, in the order of its outputs' axis of directions."""
-    direction = str(ir.attr(node, "direction", "forward")).lower()
+    direction = str(ir.get_attr(node, "direction", "forward")).lower()
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
-def given(node: ir.Node) -> dict[str, int]:
+def optional_input_indices(node: ir.Node) -> dict[str, int]:
     """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's form or ours."""
-    if node.domain == ir.DOMAIN:
-        return {key: 4 + i for i, key in enumerate(ir.attr(node, "given", []))}
-    return {key: index for index, key in enumerate(GIVEN, 4) if len(node.inputs) > index and node.inputs[index]}
+    if node.domain == ir.FUNCTION_DOMAIN:
+        return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
+    return {
+        key: index for index, key in enumerate(OPTIONAL_INPUTS, 4) if len(node.inputs) > index and node.inputs[index]
+    }
 
 
-def full_length(node: ir.Node) -> bool:
+def has_full_length_sequences(node: ir.Node) -> bool:
     """Whether the ONNX LSTM or GRU `node` is given lengths that are known to be the whole input's."""
-    index, shape = given(node).get("lengths"), ir.shape(node.inputs[0])
-    lengths = None if index is None else ir.const(node.inputs[index])
+    index, shape = optional_input_indices(node).get("lengths"), ir.get_shape(node.inputs[0])
+    lengths = None if index is None else ir.const_value(node.inputs[index])
     return lengths is not None and shape is not None and bool((lengths == shape[0]).all())
 
 
-def obstacle(node: ir.Node) -> str | None:
+def explain_unsupported(node: ir.Node) -> str | None:
     """Return why the ONNX LSTM or GRU `node` cannot be one layer per direction."""
-    shape = ir.shape(node.inputs[0])
+    shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
         return "its length is not known before the run"
-    if any(ir.const(node.inputs[i]) is None for i in (1, 2)):
+    if any(ir.const_value(node.inputs[i]) is None for i in (1, 2)):
         return "its weights are computed at run time"
     present = {i: value for i, value in enumerate(node.inputs) if value is not None}
-    if 3 in present and ir.const(present[3]) is None:
+    if 3 in present and ir.const_value(present[3]) is None:
         return "its biases are computed at run time"
     if 7 in present and not _is_zero(present[7]):
         return "it has peepholes"
-    return _attribute_obstacle(node)
+    return _explain_unsupported_attribute(node)
 
 
-def _attribute_obstacle(node: ir.Node) -> str | None:
-    names = [str(name).lower() for name in ir.attr(node, "activations", [])]
-    if names and names != _ACTIVATIONS[node.op_type] * len(directions(node)):
+def _explain_unsupported_attribute(node: ir.Node) -> str | None:
+    names = [str(name).lower() for name in ir.get_attr(node, "activations", [])]
+    if names and names != _ACTIVATIONS[node.op_type] * len(get_directions(node)):
         return f"its activations are {', '.join(names)}"
-    if "clip" in node.attributes or ir.attr(node, "input_forget", 0):
+    if "clip" in node.attributes or ir.get_attr(node, "input_forget", 0):
         return "it clips its gates" if "clip" in node.attributes else "its input and forget gates are coupled"
     return None
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    array = ir.const(value)
+    array = ir.const_value(value)
     return array is not None and not array.any()
 
 
 # ---- what the chips compute wrong --------------------------------------------------------------------------------
 
 
-def _limited(target: Target, node: ir.Node) -> bool:
+def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
     """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.limits(form.name, RecurrentLimits) is not None
 
 
-def square_input(node: ir.Node, target: Target) -> object:
+def check_square_input(node: ir.Node, target: Target) -> object:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
-    shape, limits = ir.shape(node.inputs[0]), target.recurrent
-    if limits is None or not limits.square or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
+    shape, limits = ir.get_shape(node.inputs[0]), target.recurrent
+    if limits is None or not limits.square or node.domain == ir.FUNCTION_DOMAIN or shape is None or None in shape[1:]:
         return None
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
 
-def whole_sequences(node: ir.Node, target: Target) -> object:
+def check_full_sequences(node: ir.Node, target: Target) -> object:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
-    if not _limited(target, node) or node.domain != ir.DOMAIN or "lengths" not in given(node):
+    if (
+        not _has_recurrent_limits(target, node)
+        or node.domain != ir.FUNCTION_DOMAIN
+        or "lengths" not in optional_input_indices(node)
+    ):
         return None
     return "sequence_lens is given, and some may be shorter"
 
 
-def from_zero(node: ir.Node, target: Target) -> object:
+def check_zero_initial_state(node: ir.Node, target: Target) -> object:
     """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
-    if not _limited(target, node) or node.domain != ir.DOMAIN:
+    if not _has_recurrent_limits(target, node) or node.domain != ir.FUNCTION_DOMAIN:
         return None
-    states = [f"initial_{key}" for key in given(node) if key != "lengths"]
+    states = [f"initial_{key}" for key in optional_input_indices(node) if key != "lengths"]
     return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
 
 
-def cell_inside(node: ir.Node, target: Target) -> object:
+def check_cell_unread(node: ir.Node, target: Target) -> object:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
-    return "it is read" if _limited(target, node) and node.domain == ir.DOMAIN and _is_read(node, 2) else None
+    return (
+        "it is read"
+        if _has_recurrent_limits(target, node) and node.domain == ir.FUNCTION_DOMAIN and _is_read(node, 2)
+        else None
+    )
 
 
 def _is_read(node: ir.Node, index: int) -> bool:
@@ -133,7 +151,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
     return value is not None and bool(value.uses() or value.is_graph_output())
 
 
-def right_gru(node: ir.Node, target: Target) -> object:
+def check_gru_support(node: ir.Node, target: Target) -> object:
     """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out | use an LSTM."""
     return target.why.get(formats.GRU.name)
 
@@ -141,43 +159,47 @@ def right_gru(node: ir.Node, target: Target) -> object:
 # ---- the integer operators ---------------------------------------------------------------------------------------
 
 
-def _integer_inputs(node: ir.Node) -> list[int]:
+def _activation_inputs(node: ir.Node) -> list[int]:
     """The input, and a state that is computed."""
-    state = given(node).get("h") if node.domain == ir.DOMAIN else None
-    return [0] if state is None or ir.const(node.inputs[state]) is not None else [0, state]
+    state = optional_input_indices(node).get("h") if node.domain == ir.FUNCTION_DOMAIN else None
+    return [0] if state is None or ir.const_value(node.inputs[state]) is not None else [0, state]
 
 
-def _integer_outputs(node: ir.Node) -> list[int]:
+def _quantized_outputs(node: ir.Node) -> list[int]:
     """The sequence; where lengths are given the last state is no step of it."""
-    return [0, 1] if node.domain == ir.DOMAIN and "lengths" in given(node) and _is_read(node, 1) else [0]
+    return (
+        [0, 1]
+        if node.domain == ir.FUNCTION_DOMAIN and "lengths" in optional_input_indices(node) and _is_read(node, 1)
+        else [0]
+    )
 
 
-def _states(node: ir.Node, target: Target) -> list[ScalePair]:
+def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
     """Input and state have scales of their own; the state that goes in is what comes out."""
-    y = ir.written_name(node)
-    return [ScalePair(ir.read_name(node, index), y) for index in _integer_inputs(node)[1:]] + [
-        ScalePair(y, str(node.outputs[index].name)) for index in _integer_outputs(node)[1:]
+    y = ir.output_name(node)
+    return [ScalePair(ir.input_name(node, index), y) for index in _activation_inputs(node)[1:]] + [
+        ScalePair(y, str(node.outputs[index].name)) for index in _quantized_outputs(node)[1:]
     ]
 
 
 #: A state is in [-1, 1].
-_SCALING = Scaling(factor="fixed", shared_scales=_states, hard_bound=1.0)
+_SCALE_CONSTRAINTS = Scaling(factor="fixed", shared_scales=_shared_state_scales, hard_bound=1.0)
 
 
-class _Recurrent(Op):
+class _RecurrentRule(Op):
     """What LSTMInt and GRUInt share."""
 
-    scaling = _SCALING
-    format: Recurrent
+    scaling = _SCALE_CONSTRAINTS
+    format: RecurrentIntegerOp
     onnx_gates: ClassVar[str]  # ONNX's order
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""
-        return _integer_inputs(node)
+        return _activation_inputs(node)
 
     def results(self, node: ir.Node) -> list[int]:
         """The sequence; where lengths are given the last state is no step of it."""
-        return _integer_outputs(node)
+        return _quantized_outputs(node)
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the weights of inputs and states."""
@@ -185,30 +207,30 @@ class _Recurrent(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """An ONNX operator that the pass left has an obstacle."""
-        if node.domain == ir.DOMAIN:
+        if node.domain == ir.FUNCTION_DOMAIN:
             return None
-        return obstacle(node) or "it was not brought into the form of one direction"
+        return explain_unsupported(node) or "it was not brought into the form of one direction"
 
     def macs(self, node: ir.Node) -> int:
         """Return the steps times the size of both weights."""
-        steps = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
-        return steps * sum(math.prod(int(d or 1) for d in ir.shape(v) or ()) for v in node.inputs[1:3])
+        steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
+        return steps * sum(math.prod(int(d or 1) for d in ir.get_shape(v) or ()) for v in node.inputs[1:3])
 
     # ---- lowering ----
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
-        units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.target)
+        units, gates = int(ir.get_attr(node, "hidden_size")), self._gates(low.target)
         source = low.integer(node, 0)
-        length, width = (int(d or 0) for d in ir.known_shape(node.inputs[0])[1:])
+        length, width = (int(d or 0) for d in ir.require_shape(node.inputs[0])[1:])
         square = low.target.recurrent is not None and low.target.recurrent.square
         missing = length - width if square and length > width else 0
         if missing:
             source = self._padded(node, low, "wide", source, (length, width), length, x)
         elif square and length < width:
             source = self._lengthened(node, low, source, x)
-        name = ir.read_name(node, 3)
+        name = ir.input_name(node, 3)
 
         def half(index: int) -> Callable[[np.ndarray], np.ndarray]:
             return lambda a: self._ordered(a, units, gates).reshape(2, -1)[index]
@@ -222,48 +244,61 @@ class _Recurrent(Op):
             *low.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
         ]
         attrs = {
-            "input_size": width + missing, "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
-            "go_forward": int(ir.attr(node, "direction") != "reverse"), "data_bits": x.bits, "parameter_bits": w.bits,
-            "o_bits": o.bits, "scale_x": x.scale, "scale_h": o.scale, "scale_iw": w.scale, "scale_hw": r.scale,
-            "scale_o": o.scale, **self.lowered_attributes(node),
-        }  # fmt: skip
-        batch = (ir.shape(node.inputs[0]) or (None,))[0]
+            "input_size": width + missing,
+            "hidden_size": units,
+            "num_layers": 1,
+            "batch_first": 1,
+            "dropout": 0.0,
+            "go_forward": int(ir.get_attr(node, "direction") != "reverse"),
+            "data_bits": x.bits,
+            "parameter_bits": w.bits,
+            "o_bits": o.bits,
+            "scale_x": x.scale,
+            "scale_h": o.scale,
+            "scale_iw": w.scale,
+            "scale_hw": r.scale,
+            "scale_o": o.scale,
+            **self.lowered_attributes(node),
+        }
+        batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
         also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.format.states.items()]
         if square and length < width:
             steps = low.insert(self.format, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
-            slice_bounds = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
+            slice_bounds = [low.array(f"{ir.output_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
             low.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
             low.emit(self.format, node, inputs, attrs, also=also)
         for index in self.results(node)[1:]:
             low.further_output(node, index, "h")
         if _is_read(node, 2):
-            low.real_output(node, 2, "c", _CELL.scale)
+            low.real_output(node, 2, "c", _CELL_QPARAMS.scale)
 
-    def _given(self, node: ir.Node, low: Lowering, o: Affine) -> list[ir.Value | None]:
+    def _given(self, node: ir.Node, low: LoweringContext, o: Affine) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
         states: list[ir.Value | None] = []
-        for key in GIVEN[: 1 + len(self.format.states)]:
-            index = given(node).get(key)
-            array = None if index is None else ir.const(node.inputs[index])
+        for key in OPTIONAL_INPUTS[: 1 + len(self.format.states)]:
+            index = optional_input_indices(node).get(key)
+            array = None if index is None else ir.const_value(node.inputs[index])
             if index is None:
                 states.append(None)
             elif key == "lengths":
-                name = ir.read_name(node, index)
+                name = ir.input_name(node, index)
                 states.append(
                     low.real(node, index) if array is None else low.array(name, array.astype(np.int64), own=True)
                 )
             elif array is None:
-                states.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
+                states.append(
+                    low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL_QPARAMS)
+                )
             else:
-                states.append(low.constant(node, index, o if key == "h" else _CELL))
+                states.append(low.constant(node, index, o if key == "h" else _CELL_QPARAMS))
         while states and states[-1] is None:
             states.pop()
         return states
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+    def lowered_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of this operator alone."""
         return {}
 
@@ -277,22 +312,22 @@ class _Recurrent(Op):
         by_gate = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
         return by_gate[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
 
-    def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: Affine) -> ir.Value:
+    def _lengthened(self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine) -> ir.Value:
         """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
 
         What they give is cut off: y is causal, so nothing else changes.
         """
-        batch, length, width = ir.shape(node.inputs[0]) or (None, 0, 0)
+        batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
         length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
         turned = low.insert(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
-        before = 0 if ir.attr(node, "direction") != "reverse" else width - length
+        before = 0 if ir.get_attr(node, "direction") != "reverse" else width - length
         long = self._padded(node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before)
         return low.insert(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
 
     def _padded(
         self,
         node: ir.Node,
-        low: Lowering,
+        low: LoweringContext,
         what: str,
         source: ir.Value,
         sizes: tuple[int, int],
@@ -303,8 +338,8 @@ class _Recurrent(Op):
         """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
         one = Affine(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
-        identity = low.array(f"{ir.written_name(node)}_{what}_weight", weight)
-        batch = (ir.shape(node.inputs[0]) or (None,))[0]
+        identity = low.array(f"{ir.output_name(node)}_{what}_weight", weight)
+        batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
         return low.insert(
             formats.LINEAR, node, what, [source, identity], formats.LINEAR.scales(q, one, q), (batch, sizes[0], size), q
         )
@@ -312,33 +347,33 @@ class _Recurrent(Op):
     # ---- integer side ----
 
 
-class Lstm(_Recurrent):
+class Lstm(_RecurrentRule):
     """A long short-term memory of one direction becomes LSTMInt."""
 
     format = formats.LSTM
     # At most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip.
-    scaling = replace(_SCALING, max_exponent=fixed_exponent(14))
-    floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
-    constraints = (square_input, whole_sequences, from_zero, cell_inside)
+    scaling = replace(_SCALE_CONSTRAINTS, max_exponent=make_fixed_max_exponent(14))
+    floats = ((ir.FUNCTION_DOMAIN, "LSTM"), ("", "LSTM"))
+    constraints = (check_square_input, check_full_sequences, check_zero_initial_state, check_cell_unread)
     onnx_gates = "iofg"
 
     def cell_limit(self, target: Target) -> float | None:
         """Return the largest product of forget gate and cell that `target` holds, None where it holds any."""
-        how = target.computes(self.name, kinds.Lstm)
-        return 2.0 if how is not None and how.form in (kinds.LstmForm.Q27, kinds.LstmForm.WIDE) else None
+        how = target.computes(self.name, kinds.LstmArithmetic)
+        return 2.0 if how is not None and how.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE) else None
 
 
 LSTM = Lstm()
 
 
-class Gru(_Recurrent):
+class Gru(_RecurrentRule):
     """A gated recurrent unit of one direction becomes GRUInt."""
 
     format = formats.GRU
-    floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))
-    constraints = (right_gru, whole_sequences, from_zero)
+    floats = ((ir.FUNCTION_DOMAIN, "GRU"), ("", "GRU"))
+    constraints = (check_gru_support, check_full_sequences, check_zero_initial_state)
     onnx_gates = "zrn"
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+    def lowered_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Where the reset gate acts."""
-        return {"linear_before_reset": int(ir.attr(node, "linear_before_reset", 0))}
+        return {"linear_before_reset": int(ir.get_attr(node, "linear_before_reset", 0))}

@@ -8,20 +8,20 @@ has all axes from `axis` on, to the training side that axis alone.
 from __future__ import annotations
 
 from ... import formats
-from ...emit import Lowering
 from ...graph import ir
+from ...lowering import LoweringContext
 from ...targets import Target
 from .._base import Op
-from ..functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
-from ..scaling import Scaling, own_scale
+from ..functions.attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
+from ..scale_constraints import Scaling, share_no_scales
 
 __all__ = ["LogSoftmax", "Softmax"]
 
 
-def row_length(node: ir.Node, target: Target) -> object:
+def check_row_length(node: ir.Node, target: Target) -> object:
     """rows have at most {target.softmax.max_length} elements | split the row."""
-    shape, limits = ir.shape(node.inputs[0]) or (1,), target.softmax
-    axis = ir.attr(node, "axis", -1) % len(shape)
+    shape, limits = ir.get_shape(node.inputs[0]) or (1,), target.softmax
+    axis = ir.get_attr(node, "axis", -1) % len(shape)
     return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
 
 
@@ -30,18 +30,18 @@ class Softmax(Op):
 
     format = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
-    scaling = Scaling(factor="fixed", shared_scales=own_scale, output_bound=1.0)
-    constraints = (row_length,)
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, output_bound=1.0)
+    constraints = (check_row_length,)
     head = True
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
-        shape = ir.shape(node.inputs[0])
+        shape = ir.get_shape(node.inputs[0])
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
-        if masked_at_run_time(node.inputs[0]):
-            return MASKED_AT_RUN_TIME
-        return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
+        if is_masked_at_run_time(node.inputs[0]):
+            return RUN_TIME_MASK_REASON
+        return "it mixes samples" if ir.get_attr(node, "axis", -1) % len(shape) == 0 else None
 
     def available(self, target: Target) -> bool:
         """Where the arithmetic is known to be the executor's."""
@@ -51,12 +51,12 @@ class Softmax(Op):
         """The reason that the target gives, where it gives one."""
         return target.why.get(self.name) or super().absence(node, target)
 
-    def lower(self, node: ir.Node, low: Lowering) -> None:
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit, between two transposes where the axis is not the last."""
         x, o = low.read(node, 0), low.written(node)
-        shape = list(ir.known_shape(node.inputs[0]))
+        shape = list(ir.require_shape(node.inputs[0]))
         attrs = {"axis": -1, "dim": -1, **self.format.scales(x, o)}
-        axis, last, value = ir.attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
+        axis, last, value = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
         if axis == last:
             low.emit(self.format, node, [value], attrs)
             return
@@ -72,4 +72,4 @@ class LogSoftmax(Softmax):
 
     format = formats.LOG_SOFTMAX
     floats = (("", "LogSoftmax"),)
-    scaling = Scaling(factor="fixed", shared_scales=own_scale)
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales)

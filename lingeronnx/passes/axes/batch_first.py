@@ -21,44 +21,58 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason
-from .atoms import BATCH, FRONT, Atom, AtomView, Axes, Made, alike, cut, joined, named, regrouped
+from .._pass import PassResult, SkipReason
+from .factored_axes import (
+    BATCH_AXIS,
+    BATCH_FACTOR,
+    AxisFactor,
+    FactoredAxes,
+    FactoredView,
+    PendingNode,
+    match_leading_axes,
+    merge_adjacent_factors,
+    regroup_factors,
+    slice_layer_outputs,
+    substitute_factors,
+)
 
-__all__ = ["batch_first"]
+__all__ = ["move_batch_to_front"]
 
-_FEW = 4  # axes, where more can be joined
-_UNARY = operators.ONE_TENSOR | operators.SAME
-_LAST = ("Softmax", "LayerNormalization")
+_MAX_RANK = 4  # axes, where more can be joined
+_UNARY_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.IDENTITY_OPS
+_LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 
 
-def batch_first(model: ir.Graph) -> Answer:
+def move_batch_to_front(model: ir.Model) -> PassResult:
     """Rewrite the stretches of `model`, counted by the tensors at their ends that were made anew."""
-    changed = _BatchFirstWalk(model).run()
-    return Answer(changed, [reason for node in model.graph if (reason := _reason(node)) is not None])
+    changed = _BatchFirstRewriter(model).run()
+    return PassResult(changed, [reason for node in model.graph if (reason := _explain_unchanged(node)) is not None])
 
 
-def _reason(node: ir.Node) -> Reason | None:
+def _explain_unchanged(node: ir.Node) -> SkipReason | None:
     """Return why the Transpose `node` still moves the batch away from axis 0; None for any other node."""
-    perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-    sizes = ir.shape(node.inputs[0]) if perm else None
+    perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    sizes = ir.get_shape(node.inputs[0]) if perm else None
     if not perm or perm[0] == 0 or not sizes or sizes[0] is not None:
         return None
     readers = sorted({use.node.op_type for use in node.outputs[0].uses()})
-    if readers and operators.RECURRENT.issuperset(readers):
+    if readers and operators.RECURRENT_OPS.issuperset(readers):
         return None  # these read time first
     what = f"not all that it is computed into ({', '.join(readers)}, ..)" if readers else "an output of the graph"
-    return Reason(node, f"{what} can be computed with the batch in front" if readers else f"it is {what}")
+    return SkipReason(node, f"{what} can be computed with the batch in front" if readers else f"it is {what}")
 
 
-class _BatchFirstWalk:
+class _BatchFirstRewriter:
     """One walk through the graph, in its order."""
 
-    def __init__(self, model: ir.Graph) -> None:
+    def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.views: dict[ir.Value, AtomView] = {}
+        self.views: dict[ir.Value, FactoredView] = {}
         self._count = 0
         self._told: list[ir.Node] = []
-        self._made: dict[tuple[ir.Value | Made, Axes | None], ir.Value] = {}  # keys by identity, and kept alive
+        self._made: dict[
+            tuple[ir.Value | PendingNode, FactoredAxes | None], ir.Value
+        ] = {}  # keys by identity, and kept alive
         self._nameless: set[ir.Value] = set()
         self._entries: set[Any] = set()
         self._batch: Any = "N"
@@ -73,7 +87,7 @@ class _BatchFirstWalk:
             if views:
                 self._told.append(node)
             for value, view in zip(node.outputs, views, strict=False):
-                if view.axes[:1] == FRONT or (value.is_graph_output() and isinstance(view.of, Made)):
+                if view.axes[:1] == BATCH_AXIS or (value.is_graph_output() and isinstance(view.of, PendingNode)):
                     changed += self._end(node, value, view)
                 else:
                     self.views[value] = view
@@ -85,63 +99,63 @@ class _BatchFirstWalk:
 
     # ---- telling ----
 
-    def _new(self, size: int) -> Atom:
+    def _new(self, size: int) -> AxisFactor:
         self._count += 1
-        return Atom(self._count, size)
+        return AxisFactor(self._count, size)
 
-    def _atom(self, size: int) -> tuple[Atom, ...]:
+    def _atom(self, size: int) -> tuple[AxisFactor, ...]:
         return () if size == 1 else (self._new(size),)
 
-    def _begin(self, value: ir.Value) -> AtomView | None:
+    def _begin(self, value: ir.Value) -> FactoredView | None:
         """Return the view of a tensor that has the batch in front and nothing else unknown."""
-        sizes = ir.shape(value)
+        sizes = ir.get_shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
         self._batch = value.shape[0]
-        axes = (*FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
-        return AtomView(value, axes, axes)
+        axes = (*BATCH_AXIS, *(self._atom(int(size or 1)) for size in sizes[1:]))
+        return FactoredView(value, axes, axes)
 
     def _enter(self, value: ir.Value) -> None:
         """Tell a graph input whose batch is on another axis than 0."""
-        sizes, readers = ir.shape(value), [use.node for use in value.uses()]
+        sizes, readers = ir.get_shape(value), [use.node for use in value.uses()]
         if not sizes or sizes[0] is None or sizes.count(None) != 1 or value.shape is None or not readers:
             return
         place = sizes.index(None)
         self._batch = value.shape[place]
-        axes = tuple((BATCH,) if size is None else self._atom(size) for size in sizes)
+        axes = tuple((BATCH_FACTOR,) if size is None else self._atom(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
-        transpose = Made(readers[0], "Transpose", ((AtomView(value, axes, axes), axes),), {"perm": order})
+        transpose = PendingNode(readers[0], "Transpose", ((FactoredView(value, axes, axes), axes),), {"perm": order})
         self._entries.add(transpose)
-        self.views[value] = AtomView(transpose, tuple(axes[i] for i in order), axes)
+        self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
-    def _views(self, node: ir.Node) -> list[AtomView]:
+    def _views(self, node: ir.Node) -> list[FactoredView]:
         """Return the views of the node's outputs; none where it is in no stretch, or cannot be told."""
         if node.op_type == "Split":
             return self._split(node)
         view = self._tell(node) if len(node.outputs) == 1 else None
         return [] if view is None else [view]
 
-    def _tell(self, node: ir.Node) -> AtomView | None:
+    def _tell(self, node: ir.Node) -> FactoredView | None:
         """Return the view of the node's only output, as above."""
         source = node.inputs[0] if node.inputs else None
         view = self.views.get(source) if source is not None else None
         kind = node.op_type
         if kind == "Transpose":
-            perm = ir.attr(node, "perm") or ()
+            perm = ir.get_attr(node, "perm") or ()
             if view is None and source is not None and perm and perm[0] != 0:
                 view = self._begin(source)
             if view is None or not perm:
                 return None
             axes = tuple(view.axes[p] for p in perm)
-            return None if view.of in self._entries and axes[:1] == FRONT else replace(view, axes=axes)
-        if kind in operators.STRAIGHT:
+            return None if view.of in self._entries and axes[:1] == BATCH_AXIS else replace(view, axes=axes)
+        if kind in operators.AFFINE_OPS:
             return self._binary(node)
-        if view is None and kind == "Reshape" and source is not None and _makes_windows(node):
+        if view is None and kind == "Reshape" and source is not None and _folds_windows_into_batch(node):
             view = self._begin(source)
         if view is None:
             return None
-        if kind in operators.SHAPED:
-            return regrouped(view, ir.shape(node.outputs[0]), self._new)
+        if kind in operators.RESHAPING_OPS:
+            return regroup_factors(view, ir.get_shape(node.outputs[0]), self._new)
         if kind == "Gather":
             return self._picked(node, view)
         if kind == "MatMul":
@@ -150,22 +164,24 @@ class _BatchFirstWalk:
             return self._gemm(node, view)
         if kind == "ReduceMean":
             return self._mean(node, view)
-        constant = all(value is None or ir.const(value) is not None for value in node.inputs[1:])
-        if kind in _UNARY and constant:
-            return replace(view, of=Made(node, kind, ((view, view.held), *node.inputs[1:]), _attributes(node)))
-        if kind in _LAST and constant and ir.attr(node, "axis", -1) in (-1, len(view.axes) - 1):
+        constant = all(value is None or ir.const_value(value) is not None for value in node.inputs[1:])
+        if kind in _UNARY_OPS and constant:
+            return replace(
+                view, of=PendingNode(node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node))
+            )
+        if kind in _LAST_AXIS_OPS and constant and ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1):
             return self._along_last(node, view)
         return None
 
-    def _picked(self, node: ir.Node, view: AtomView) -> AtomView | None:
+    def _picked(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         """Gather of one position of an axis."""
-        index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
+        index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
         return None if index is None or index.ndim else self._position(node, view, int(index), axis)
 
-    def _split(self, node: ir.Node) -> list[AtomView]:
+    def _split(self, node: ir.Node) -> list[FactoredView]:
         """Split into the positions of an axis, which stays."""
-        view = self.views.get(ir.source(node))
-        axis = None if view is None else ir.attr(node, "axis", 0) % len(view.axes)
+        view = self.views.get(ir.require_input(node))
+        axis = None if view is None else ir.get_attr(node, "axis", 0) % len(view.axes)
         if view is None or axis is None or math.prod(a.size for a in view.axes[axis]) != len(node.outputs):
             return []
         parts = []
@@ -176,7 +192,7 @@ class _BatchFirstWalk:
             parts.append(replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])))
         return parts
 
-    def _position(self, node: ir.Node, view: AtomView, index: int, axis: int) -> AtomView | None:
+    def _position(self, node: ir.Node, view: FactoredView, index: int, axis: int) -> FactoredView | None:
         """Take a position of an axis that is the first part of an axis of what is held: a Slice of that.
 
         Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
@@ -185,106 +201,114 @@ class _BatchFirstWalk:
             return None
         (atom,) = view.axes[axis]
         place = next((i for i, group in enumerate(view.held) if group[:1] == (atom,)), None)
-        if place is None or atom == BATCH:
+        if place is None or atom == BATCH_FACTOR:
             return None
         rest = math.prod(a.size for a in view.held[place][1:])
         start = index % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        part = cut(view.of, start, groups[-1]) if place == len(groups) - 1 else None
+        part = slice_layer_outputs(view.of, start, groups[-1]) if place == len(groups) - 1 else None
         if part is None:
-            part = Made(node, "Slice", ((view, view.held), *bounds), {})
-        return AtomView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
+            part = PendingNode(node, "Slice", ((view, view.held), *bounds), {})
+        return FactoredView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
 
-    def _apart(self, view: AtomView, count: int) -> Axes | None:
+    def _apart(self, view: FactoredView, count: int) -> FactoredAxes | None:
         """Return axes with the batch in front, then the other atoms, the last `count` axes as they are.
 
         The other atoms are apart, or on one axis where there would be more than chips take.
         """
         behind = len(view.axes) - count
         first = [a for axis in view.axes[:behind] for a in axis]
-        if behind < 0 or BATCH not in first:
+        if behind < 0 or BATCH_FACTOR not in first:
             return None
-        first.remove(BATCH)
-        crowded = first and 1 + len(first) + count > _FEW
-        return (*FRONT, *([tuple(first)] if crowded else ((a,) for a in first)), *view.axes[behind:])
+        first.remove(BATCH_FACTOR)
+        crowded = first and 1 + len(first) + count > _MAX_RANK
+        return (*BATCH_AXIS, *([tuple(first)] if crowded else ((a,) for a in first)), *view.axes[behind:])
 
-    def _product(self, node: ir.Node, view: AtomView) -> AtomView | None:
-        weight = ir.const(node.inputs[1])
+    def _product(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        weight = ir.const_value(node.inputs[1])
         if weight is not None:
-            return self._linear(node, view, ir.source(node, 1), weight.shape[1]) if weight.ndim == 2 else None
-        other = self.views.get(ir.source(node, 1))
+            return self._linear(node, view, ir.require_input(node, 1), weight.shape[1]) if weight.ndim == 2 else None
+        other = self.views.get(ir.require_input(node, 1))
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
-        other = alike(other, view.axes[:-2])
+        other = match_leading_axes(other, view.axes[:-2])
         if other is None:
             return None
-        other = named(other, {a: self._new(a.size) for a in other.axes[-1]})  # of itself: columns are not rows
+        other = substitute_factors(
+            other, {a: self._new(a.size) for a in other.axes[-1]}
+        )  # of itself: columns are not rows
         one, two = self._apart(view, 2), self._apart(other, 2)
         if one is None or two is None or one[:-2] != two[:-2]:
             return None
-        product = Made(node, "MatMul", ((view, one), (other, two)), {})
-        return AtomView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+        product = PendingNode(node, "MatMul", ((view, one), (other, two)), {})
+        return FactoredView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
 
-    def _along_last(self, node: ir.Node, view: AtomView) -> AtomView | None:
+    def _along_last(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
-        along = Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
-        return AtomView(along, target, view.axes)
+        along = PendingNode(
+            node, node.op_type, ((view, target), *node.inputs[1:]), {**_get_attributes(node), "axis": -1}
+        )
+        return FactoredView(along, target, view.axes)
 
-    def _linear(self, node: ir.Node, view: AtomView, weight: ir.Value | np.ndarray, units: int) -> AtomView | None:
+    def _linear(
+        self, node: ir.Node, view: FactoredView, weight: ir.Value | np.ndarray, units: int
+    ) -> FactoredView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
         last = (self._atom(units),)
-        return AtomView(
-            Made(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
+        return FactoredView(
+            PendingNode(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
         )
 
-    def _gemm(self, node: ir.Node, view: AtomView) -> AtomView | None:
-        weight = ir.const(node.inputs[1])
-        plain = all(ir.attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.attr(node, "transA", 0)
-        bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    def _gemm(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        weight = ir.const_value(node.inputs[1])
+        plain = all(ir.get_attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.get_attr(
+            node, "transA", 0
+        )
+        bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
         if weight is None or not plain or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None):
             return None
-        turned = weight.T if ir.attr(node, "transB", 0) else weight
+        turned = weight.T if ir.get_attr(node, "transB", 0) else weight
         product = self._linear(node, view, np.ascontiguousarray(turned), turned.shape[1])
         if product is None or bias is None or bias.ndim != 1:
             return product if bias is None else None
-        return replace(product, of=Made(node, "Add", ((product, product.held), node.inputs[2]), {}))
+        return replace(product, of=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {}))
 
-    def _mean(self, node: ir.Node, view: AtomView) -> AtomView | None:
-        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
-        axes = ir.attr(node, "axes") if array is None else array.reshape(-1).tolist()
-        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (BATCH,):
+    def _mean(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = ir.get_attr(node, "axes") if array is None else array.reshape(-1).tolist()
+        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (BATCH_FACTOR,):
             return None
-        axis, keep = axes[0] % len(view.axes), bool(ir.attr(node, "keepdims", 1))
+        axis, keep = axes[0] % len(view.axes), bool(ir.get_attr(node, "keepdims", 1))
         (atom,) = view.axes[axis]
-        target = (*FRONT, *((a,) for group in view.axes for a in group if a != BATCH))
+        target = (*BATCH_AXIS, *((a,) for group in view.axes for a in group if a != BATCH_FACTOR))
         place = target.index((atom,))
         attributes = {"keepdims": 0, **({"axes": [place]} if array is None else {})}
         more = () if array is None else (np.array([place], np.int64),)
         kept = target[:place] + target[place + 1 :]
-        mean = Made(node, "ReduceMean", ((view, target), *more), attributes)
-        return AtomView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+        mean = PendingNode(node, "ReduceMean", ((view, target), *more), attributes)
+        return FactoredView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
 
-    def _binary(self, node: ir.Node) -> AtomView | None:
-        views = [self.views.get(ir.source(node, i)) for i in (0, 1)]
+    def _binary(self, node: ir.Node) -> FactoredView | None:
+        views = [self.views.get(ir.require_input(node, i)) for i in (0, 1)]
         one, two = views
         if one is not None and two is not None:
             if [len(view.axes) for view in (one, two)] != [len(one.axes)] * 2:
                 return None
-            other = alike(two, one.axes)
+            other = match_leading_axes(two, one.axes)
             target = self._apart(one, 0)
             if other is None or target is None:
                 return None
-            return AtomView(Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
+            return FactoredView(PendingNode(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
         view = one or two
-        constant = ir.source(node, 1 if one is not None else 0)
-        array = ir.const(constant)
+        constant = ir.require_input(node, 1 if one is not None else 0)
+        array = ir.const_value(constant)
         if view is None or array is None:
             return None
         whole = array
@@ -293,7 +317,9 @@ class _BatchFirstWalk:
         if array.ndim >= len(view.axes):
             return None
         target = view.held if array.size == 1 else self._apart(view, array.ndim)
-        if target is not None and array.size > 1 and len(target) > _FEW:  # all that it may differ along is one axis
+        if (
+            target is not None and array.size > 1 and len(target) > _MAX_RANK
+        ):  # all that it may differ along is one axis
             behind = target[-array.ndim :]
             array = np.broadcast_to(array, [math.prod(a.size for a in axis) for axis in behind]).reshape(-1)
             target = (*target[: len(target) - len(behind)], tuple(a for axis in behind for a in axis))
@@ -301,23 +327,23 @@ class _BatchFirstWalk:
             return None
         operand = constant if array is whole else np.ascontiguousarray(array)
         pair = ((view, target), operand) if one is not None else (operand, (view, target))
-        return AtomView(Made(node, node.op_type, pair, {}), target, view.axes)
+        return FactoredView(PendingNode(node, node.op_type, pair, {}), target, view.axes)
 
     # ---- making ----
 
-    def _end(self, node: ir.Node, value: ir.Value, view: AtomView) -> int:
+    def _end(self, node: ir.Node, value: ir.Value, view: FactoredView) -> int:
         """Let the readers of `value` read what is made anew; return 1."""
         new = self._arranged(view, view.axes, node)
         if value.is_graph_output() and new not in self._nameless:
             new = self._add("Identity", [new], {}, view.axes, node, node)
-        ir.replace_readers(value, new)
+        ir.replace_all_uses(value, new)
         if new in self._nameless:  # what is made anew is the tensor that was there, and has its name
             self._nameless.remove(new)
-            name, value.name = value.name, ir.fresh_name(self.model, f"{value.name}_before")
+            name, value.name = value.name, ir.unique_tensor_name(self.model, f"{value.name}_before")
             new.name = name
         return 1
 
-    def _arranged(self, view: AtomView, target: Axes, at: ir.Node) -> ir.Value:
+    def _arranged(self, view: FactoredView, target: FactoredAxes, at: ir.Node) -> ir.Value:
         """Return what `view` holds with the axes `target`."""
         value = self._value(view.of, view.held, at)
         key = (view.of, target)
@@ -325,8 +351,8 @@ class _BatchFirstWalk:
             self._made[key] = self._moved(value, view.held, target, at)
         return self._made[key]
 
-    def _value(self, of: ir.Value | Made, held: Axes, at: ir.Node) -> ir.Value:
-        if not isinstance(of, Made):
+    def _value(self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node) -> ir.Value:
+        if not isinstance(of, PendingNode):
             return of
         key = (of, None)
         if key not in self._made:
@@ -334,7 +360,7 @@ class _BatchFirstWalk:
             self._made[key] = self._add(of.op_type, inputs, of.attributes, held, of.node, at)
         return self._made[key]
 
-    def _input(self, made: Made, index: int, at: ir.Node) -> ir.Value | None:
+    def _input(self, made: PendingNode, index: int, at: ir.Node) -> ir.Value | None:
         source = made.inputs[index]
         if isinstance(source, tuple):
             return self._arranged(*source, at)
@@ -342,45 +368,45 @@ class _BatchFirstWalk:
             return self._constant(source, made.node)
         return source
 
-    def _moved(self, value: ir.Value, held: Axes, target: Axes, at: ir.Node) -> ir.Value:
+    def _moved(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
         """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
         have, want = ([a for group in groups for a in group] for groups in (held, target))
         if have != want:
-            runs = joined(have, want)
+            runs = merge_adjacent_factors(have, want)
             order = sorted(range(len(runs)), key=lambda i: want.index(runs[i][0]))
             value = self._reshaped(value, held, tuple(runs), at)
             held = tuple(runs[i] for i in order)
             value = self._add("Transpose", [value], {"perm": order}, held, at, at)
         return self._reshaped(value, held, target, at)
 
-    def _reshaped(self, value: ir.Value, held: Axes, target: Axes, at: ir.Node) -> ir.Value:
+    def _reshaped(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
         if held == target:
             return value
-        sizes = [-1 if BATCH in group else math.prod(a.size for a in group) for group in target]
-        sizes[0] = 0 if target[0] == held[0] == (BATCH,) else sizes[0]
+        sizes = [-1 if BATCH_FACTOR in group else math.prod(a.size for a in group) for group in target]
+        sizes[0] = 0 if target[0] == held[0] == (BATCH_FACTOR,) else sizes[0]
         return self._add("Reshape", [value, self._constant(np.array(sizes, np.int64), at)], {}, target, at, at)
 
     def _constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
-        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{of.outputs[0].name}_const"), array)
+        return ir.add_initializer(self.model, ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_const"), array)
 
     def _add(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any],
-        axes: Axes,
+        axes: FactoredAxes,
         of: ir.Node,
         at: ir.Node,
     ) -> ir.Value:
         """Add a node in front of `at`, made after `of`; return its output."""
-        name = ir.fresh_name(self.model, f"{of.outputs[0].name}_front")
+        name = ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_front")
         self._count += 1
         node = ir.make_node(op_type, inputs, attributes, of=of, what=f"front{self._count}", output=name)
         node.outputs[0].type = of.outputs[0].type
         sizes = [math.prod(a.size for a in group) for group in axes]
-        node.outputs[0].shape = ir.oir_shape(
+        node.outputs[0].shape = ir.make_shape(
             [
-                (self._batch if group == (BATCH,) else None) if BATCH in group else size
+                (self._batch if group == (BATCH_FACTOR,) else None) if BATCH_FACTOR in group else size
                 for group, size in zip(axes, sizes, strict=True)
             ]
         )
@@ -389,11 +415,15 @@ class _BatchFirstWalk:
         return node.outputs[0]
 
 
-def _makes_windows(node: ir.Node) -> bool:
+def _folds_windows_into_batch(node: ir.Node) -> bool:
     """Whether a Reshape puts parts of a sample beside samples, with two axes behind them or more."""
     result = node.outputs[0]
-    return ir.has_folded_batch(result) and not ir.has_folded_batch(ir.source(node)) and len(ir.shape(result) or ()) > 2
+    return (
+        ir.has_folded_batch(result)
+        and not ir.has_folded_batch(ir.require_input(node))
+        and len(ir.get_shape(result) or ()) > 2
+    )
 
 
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: ir.attr(node, name) for name in node.attributes}
+def _get_attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: ir.get_attr(node, name) for name in node.attributes}

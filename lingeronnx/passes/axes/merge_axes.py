@@ -15,35 +15,35 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...graph.builder import Builder
-from .._pass import Answer, Reason
+from ...graph.builder import SubgraphBuilder
+from .._pass import PassResult, SkipReason
 
-_FEW = 4
-_MOST = 6  # groups of axes that are told apart in the search for steps
+_MIN_RANK = 4
+_MAX_GROUPS = 6  # groups of axes that are told apart in the search for steps
 
-_Groups = tuple[tuple[int, ...], ...]
+_AxisGroups = tuple[tuple[int, ...], ...]
 
 
-def merge_axes(model: ir.Graph) -> Answer:
+def merge_axes(model: ir.Model) -> PassResult:
     """Merge axes of the Transpose nodes of `model`."""
-    changed, why = 0, list[Reason]()
+    changed, why = 0, list[SkipReason]()
     for node in list(model.graph):
-        perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-        shape = ir.shape(node.inputs[0]) if perm is not None else None
-        if shape is None or perm is None or len(perm) <= _FEW or perm == sorted(perm):
+        perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+        shape = ir.get_shape(node.inputs[0]) if perm is not None else None
+        if shape is None or perm is None or len(perm) <= _MIN_RANK or perm == sorted(perm):
             continue
-        groups = _groups(perm)
+        groups = _group_axes(perm)
         if perm[0] != 0 or None in shape[1:]:
-            why.append(Reason(node, "it moves the batch, or sizes are not known"))
-        elif len(groups) > _MOST:
-            why.append(Reason(node, f"{len(groups)} groups of its axes move apart, at most {_MOST} may"))
+            why.append(SkipReason(node, "it moves the batch, or sizes are not known"))
+        elif len(groups) > _MAX_GROUPS:
+            why.append(SkipReason(node, f"{len(groups)} groups of its axes move apart, at most {_MAX_GROUPS} may"))
         else:
-            _rewrite(model, node, _steps(groups), [int(d or 0) for d in shape])
+            _emit_transposes(model, node, _find_transpose_steps(groups), [int(d or 0) for d in shape])
             changed += 1
-    return Answer(changed, why)
+    return PassResult(changed, why)
 
 
-def _groups(perm: Sequence[int]) -> _Groups:
+def _group_axes(perm: Sequence[int]) -> _AxisGroups:
     """Return runs of axes that follow each other before and after, in the order after, but for the batch."""
     groups: list[list[int]] = []
     for axis in perm[1:]:
@@ -54,17 +54,19 @@ def _groups(perm: Sequence[int]) -> _Groups:
     return tuple(map(tuple, groups))
 
 
-def _steps(wanted: _Groups) -> list[tuple[_Groups, tuple[int, ...]]]:
+def _find_transpose_steps(wanted: _AxisGroups) -> list[tuple[_AxisGroups, tuple[int, ...]]]:
     """Return the fewest transposes of three blocks at most: [(blocks of axes, their order)], from sorted groups on."""
     start = tuple(sorted(wanted))
-    ways: dict[_Groups, list[tuple[_Groups, tuple[int, ...]]]] = {start: []}
+    ways: dict[_AxisGroups, list[tuple[_AxisGroups, tuple[int, ...]]]] = {start: []}
     line = [start]
     while wanted not in ways:
-        line = [new for have in line for new in _next(have, ways)]
+        line = [new for have in line for new in _expand_orders(have, ways)]
     return ways[wanted]
 
 
-def _next(have: _Groups, ways: dict[_Groups, list[tuple[_Groups, tuple[int, ...]]]]) -> Iterator[_Groups]:
+def _expand_orders(
+    have: _AxisGroups, ways: dict[_AxisGroups, list[tuple[_AxisGroups, tuple[int, ...]]]]
+) -> Iterator[_AxisGroups]:
     """Yield the orders of groups that one transpose makes of `have`, the new ones, and note how in `ways`."""
     for first, second in itertools.combinations(range(1, len(have) + 1), 2):
         parts = [part for part in (have[:first], have[first:second], have[second:]) if part]
@@ -76,15 +78,15 @@ def _next(have: _Groups, ways: dict[_Groups, list[tuple[_Groups, tuple[int, ...]
                 yield new
 
 
-def _rewrite(
-    model: ir.Graph, node: ir.Node, steps: Sequence[tuple[_Groups, tuple[int, ...]]], shape: list[int]
+def _emit_transposes(
+    model: ir.Model, node: ir.Node, steps: Sequence[tuple[_AxisGroups, tuple[int, ...]]], shape: list[int]
 ) -> None:
-    source, result = ir.source(node), node.outputs[0]
-    first = _reshape_before(source)
+    source, result = ir.require_input(node), node.outputs[0]
+    first = _find_preceding_reshape(source)
     if first is not None:
-        source = ir.source(first)  # a reshape of a reshape is one
+        source = ir.require_input(first)  # a reshape of a reshape is one
     apart = ir.sole_consumer(result)
-    build = Builder(model, node)
+    build = SubgraphBuilder(model, node)
     batch = result.shape[0] if result.shape is not None else "N"
     value = source
     for number, (blocks, order) in enumerate(steps):
@@ -96,7 +98,7 @@ def _rewrite(
     blocks, order = steps[-1]
     build.reshape(value, [shape[axis] for place in order for axis in blocks[place]], "apart")
     build.done()
-    target = ir.const(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
+    target = ir.const_value(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
     if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
         apart.replace_input_with(0, value)
         model.graph.remove(build.nodes[-1], safe=True)
@@ -104,11 +106,11 @@ def _rewrite(
         model.graph.remove(first, safe=True)
 
 
-def _reshape_before(value: ir.Value | None) -> ir.Node | None:
+def _find_preceding_reshape(value: ir.Value | None) -> ir.Node | None:
     """Return the Reshape that makes `value` and keeps the batch axis, or None."""
     node = ir.producer(value)
     if node is None or node.op_type != "Reshape":
         return None
-    sizes = [list((ir.shape(v) or (None, None))[1:]) for v in (node.inputs[0], value)]
+    sizes = [list((ir.get_shape(v) or (None, None))[1:]) for v in (node.inputs[0], value)]
     known = [math.prod(d for d in each if d is not None) for each in sizes if None not in each]
     return node if len(known) == 2 and known[0] == known[1] else None

@@ -1,41 +1,43 @@
 """Fold nodes whose inputs are all constant, by running them once in onnxruntime.
 
-Random and state-carrying operators are left alone, and so are results larger than `LIMIT` elements that would bloat
-the file (a big ConstantOfShape, a Tile).
+Random and state-carrying operators are left alone, and so are results larger than `MAX_FOLDED_ELEMENTS` elements that
+would bloat the file (a big ConstantOfShape, a Tile).
 """
 
 from __future__ import annotations
 
 from ...graph import ir, operators
 from ...run.runners import FloatFallback
-from .._pass import Answer, Reason
+from .._pass import PassResult, SkipReason
 
-LIMIT = 1 << 24
+MAX_FOLDED_ELEMENTS = 1 << 24
 
 
-def fold_constants(model: ir.Graph) -> Answer:
+def fold_constants(model: ir.Model) -> PassResult:
     """Replace constant nodes of `model` by initializers."""
     constant: set[str] = set()
     nodes = []
     for node in model.graph:
-        known = all(v is None or v.name in constant or ir.const(v) is not None for v in node.inputs)
-        if known and not ir.holds_graphs(node) and node.inputs and node.op_type not in operators.RANDOM:
+        known = all(v is None or v.name in constant or ir.const_value(v) is not None for v in node.inputs)
+        if known and not ir.has_subgraphs(node) and node.inputs and node.op_type not in operators.RANDOM_OPS:
             nodes.append(node)
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:
-        return Answer(0)
+        return PassResult(0)
     fallback = FloatFallback(model, nodes, ())
     results = dict(zip(fallback.outputs, fallback(), strict=True)) if fallback.outputs else {}
-    folded, why = 0, list[Reason]()
+    folded, why = 0, list[SkipReason]()
     for node in reversed(nodes):
         if any(v.is_graph_output() for v in node.outputs):
-            why.append(Reason(node, "it is an output of the graph"))
+            why.append(SkipReason(node, "it is an output of the graph"))
             continue
-        if any(name in results and results[name].size > LIMIT for name in (str(v.name) for v in node.outputs)):
-            why.append(Reason(node, f"it makes more than {LIMIT} elements"))
+        if any(
+            name in results and results[name].size > MAX_FOLDED_ELEMENTS for name in (str(v.name) for v in node.outputs)
+        ):
+            why.append(SkipReason(node, f"it makes more than {MAX_FOLDED_ELEMENTS} elements"))
             continue
         if any(v.uses() and str(v.name) not in results for v in node.outputs):
-            why.append(Reason(node, "a node behind it stays that reads it"))
+            why.append(SkipReason(node, "a node behind it stays that reads it"))
             continue
         for value in node.outputs:
             name = str(value.name)
@@ -46,4 +48,4 @@ def fold_constants(model: ir.Graph) -> Answer:
                     user.replace_input_with(index, constant_value)
         model.graph.remove(node, safe=True)
         folded += 1
-    return Answer(folded, why)
+    return PassResult(folded, why)

@@ -11,61 +11,65 @@ BatchNormalization -> [N, T, C]. All three go.
 from __future__ import annotations
 
 from ...graph import ir
-from ...ops.layers.norm import factors
-from .._pass import Answer, Reason
-from .weights import is_layer, scale_layer
+from ...ops.layers.batch_norm import fold_batch_norm_parameters
+from .._pass import PassResult, SkipReason
+from .weight_layers import is_weight_layer, scale_layer_outputs
 
 
-def fold_batch_norm(model: ir.Graph) -> Answer:
+def fold_batch_norm(model: ir.Model) -> PassResult:
     """Fold the batch normalisations of `model`."""
-    folded, why = 0, list[Reason]()
+    folded, why = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
-        if _fold_rows(model, node):
+        if _fold_batched_rows(model, node):
             folded += 1
             continue
-        parameters, layer = factors(node), ir.producer(node.inputs[0])
-        reason = _reason(node, layer)
+        parameters, layer = fold_batch_norm_parameters(node), ir.producer(node.inputs[0])
+        reason = _explain_unchanged(node, layer)
         if reason:
-            why.append(Reason(node, reason))
-        elif layer is not None and parameters is not None and scale_layer(model, layer, *parameters):
-            ir.absorb(model, layer, node)
+            why.append(SkipReason(node, reason))
+        elif layer is not None and parameters is not None and scale_layer_outputs(model, layer, *parameters):
+            ir.absorb_consumer(model, layer, node)
             folded += 1
         else:
-            why.append(Reason(node, f"weight or bias of {layer.name if layer else ''} is computed at run time"))
-    return Answer(folded, why)
+            why.append(SkipReason(node, f"weight or bias of {layer.name if layer else ''} is computed at run time"))
+    return PassResult(folded, why)
 
 
-def _fold_rows(model: ir.Graph, node: ir.Node) -> bool:
+def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
     """Fold a normalisation of folded rows, with the two nodes around it; False where it is something else."""
-    fold, unfold, parameters = ir.producer(node.inputs[0]), ir.sole_consumer(node.outputs[0]), factors(node)
-    if fold is None or unfold is None or parameters is None or ir.attr(node, "training_mode", 0):
+    fold, unfold, parameters = (
+        ir.producer(node.inputs[0]),
+        ir.sole_consumer(node.outputs[0]),
+        fold_batch_norm_parameters(node),
+    )
+    if fold is None or unfold is None or parameters is None or ir.get_attr(node, "training_mode", 0):
         return False
     if fold.domain or fold.op_type not in ("Flatten", "Reshape") or unfold.domain or unfold.op_type != "Reshape":
         return False
-    layer, rows = ir.producer(fold.inputs[0]), ir.shape(fold.inputs[0]) or ()
-    plain = layer is not None and (layer.domain, layer.op_type) == (ir.DOMAIN, "Linear")
-    back = len(rows) > 2 and None not in rows[1:] and (ir.shape(unfold.outputs[0]) or ())[1:] == rows[1:]
-    if layer is None or not plain or not back or (ir.shape(fold.outputs[0]) or ())[1:] != rows[-1:]:
+    layer, rows = ir.producer(fold.inputs[0]), ir.get_shape(fold.inputs[0]) or ()
+    plain = layer is not None and (layer.domain, layer.op_type) == (ir.FUNCTION_DOMAIN, "Linear")
+    back = len(rows) > 2 and None not in rows[1:] and (ir.get_shape(unfold.outputs[0]) or ())[1:] == rows[1:]
+    if layer is None or not plain or not back or (ir.get_shape(fold.outputs[0]) or ())[1:] != rows[-1:]:
         return False
     if ir.sole_consumer(layer.outputs[0]) is not fold or ir.sole_consumer(fold.outputs[0]) is not node:
         return False
-    if not scale_layer(model, layer, *parameters):
+    if not scale_layer_outputs(model, layer, *parameters):
         return False
-    ir.absorb(model, fold, node)
-    ir.absorb(model, fold, unfold)
-    ir.absorb(model, layer, fold)
+    ir.absorb_consumer(model, fold, node)
+    ir.absorb_consumer(model, fold, unfold)
+    ir.absorb_consumer(model, layer, fold)
     return True
 
 
-def _reason(node: ir.Node, layer: ir.Node | None) -> str:
+def _explain_unchanged(node: ir.Node, layer: ir.Node | None) -> str:
     """Return why `node` cannot go into `layer`, which writes its input."""
-    if ir.attr(node, "training_mode", 0):
+    if ir.get_attr(node, "training_mode", 0):
         return "it is in training mode"
-    if factors(node) is None:
+    if fold_batch_norm_parameters(node) is None:
         return "its parameters are computed at run time"
-    if layer is None or not is_layer(layer):
+    if layer is None or not is_weight_layer(layer):
         return "no Conv or Linear stands in front"
     if ir.sole_consumer(layer.outputs[0]) is not node:
         return f"the output of {layer.name} is read elsewhere too"

@@ -23,27 +23,27 @@ from functools import cached_property
 import numpy as np
 
 from ...graph import ir
-from ...graph.builder import Builder
-from .._pass import Answer, Reason
+from ...graph.builder import SubgraphBuilder
+from .._pass import PassResult, SkipReason
 
-__all__ = ["einsum"]
+__all__ = ["decompose_einsum"]
 
 
-def einsum(model: ir.Graph) -> Answer:
+def decompose_einsum(model: ir.Model) -> PassResult:
     """Rewrite the Einsum of `model` that are one product."""
-    changed, why = 0, list[Reason]()
+    changed, why = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Einsum" or node.domain:
             continue
-        product = _product(node)
+        product = _parse_einsum(node)
         if isinstance(product, str):
-            why.append(Reason(node, product))
+            why.append(SkipReason(node, product))
             continue
-        make = Builder(model, node)
-        _matrices(make, product) if product.summed else _numbers(make, product)
+        make = SubgraphBuilder(model, node)
+        _emit_matmul(make, product) if product.summed else _emit_mul(make, product)
         make.done()
         changed += 1
-    return Answer(changed, why)
+    return PassResult(changed, why)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _EinsumFactor:
 
     value: ir.Value
     letters: str
-    sizes: dict[str, ir.Size]
+    sizes: dict[str, ir.Dim]
     array: np.ndarray | None
 
 
@@ -70,7 +70,7 @@ class _EinsumProduct:
         return self.left.letters[0]
 
     @cached_property
-    def sizes(self) -> dict[str, ir.Size]:
+    def sizes(self) -> dict[str, ir.Dim]:
         """The size of every letter."""
         return {**self.right.sizes, **self.left.sizes}
 
@@ -90,9 +90,9 @@ class _EinsumProduct:
         return "".join(c for c in factor.letters if c not in self.shared + self.summed)
 
 
-def _product(node: ir.Node) -> _EinsumProduct | str:
+def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
     """Return the one product that an Einsum is, or why it is none."""
-    equation = str(ir.attr(node, "equation", "")).replace(" ", "")
+    equation = str(ir.get_attr(node, "equation", "")).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     letters = terms.split(",")
     if not arrow:
@@ -101,16 +101,16 @@ def _product(node: ir.Node) -> _EinsumProduct | str:
         return "it has not two factors with a letter for each axis, or a result without axes"
     found = []
     for value, term in zip(node.inputs, letters, strict=True):
-        shape = ir.shape(value)
+        shape = ir.get_shape(value)
         if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
             return "a size other than the batch is not known"
-        found.append(_EinsumFactor(value, term, dict(zip(term, value.shape or (), strict=True)), ir.const(value)))
+        found.append(_EinsumFactor(value, term, dict(zip(term, value.shape or (), strict=True)), ir.const_value(value)))
     left, right = found if found[0].array is None else found[::-1]
     product = _EinsumProduct(left, right, result)
-    return _refusal(product) or product
+    return _explain_unsupported(product) or product
 
 
-def _refusal(product: _EinsumProduct) -> str:
+def _explain_unsupported(product: _EinsumProduct) -> str:
     """Return why `product` cannot be written with other operators, or nothing."""
     left, right = product.left, product.right
     if left.array is not None or left.value.dtype is None or left.value.dtype.name != "FLOAT":
@@ -124,7 +124,7 @@ def _refusal(product: _EinsumProduct) -> str:
     return "" if set(left.letters) ^ set(right.letters) <= set(product.result) else "one factor is summed by itself"
 
 
-def _matrices(make: Builder, product: _EinsumProduct) -> None:
+def _emit_matmul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
     """Make a product of matrices."""
     left, right, summed = product.left, product.right, product.summed
     shared, rows, columns = product.shared, product.own(left), product.own(right)
@@ -132,53 +132,54 @@ def _matrices(make: Builder, product: _EinsumProduct) -> None:
         groups = [*shared, *rows, summed], [summed, columns], [*shared, *rows, columns]
     else:
         groups = [*shared, rows, summed], [*shared, summed, columns], [*shared, rows, columns]
-    _multiplied(make, product, "MatMul", *groups)
+    _emit_product(make, product, "MatMul", *groups)
 
 
-def _numbers(make: Builder, product: _EinsumProduct) -> None:
+def _emit_mul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
     """Make a product of numbers."""
     groups = [*product.shared, *product.own(product.left), *product.own(product.right)]
-    _multiplied(make, product, "Mul", groups, groups, groups)
+    _emit_product(make, product, "Mul", groups, groups, groups)
 
 
-def _multiplied(
-    make: Builder, product: _EinsumProduct, op_type: str, left: list[str], right: list[str], outcome: list[str]
+def _emit_product(
+    make: SubgraphBuilder, product: _EinsumProduct, op_type: str, left: list[str], right: list[str], outcome: list[str]
 ) -> None:
     """Make the product of the factors with an axis for each group of letters in `left` and `right`."""
     factors = [
-        _arranged(make, factor, groups, what)
+        _arrange_factor(make, factor, groups, what)
         for factor, groups, what in ((product.left, left, "left"), (product.right, right, "right"))
     ]
-    value = make(op_type, factors, _grouped(product.sizes, outcome), "product")
+    value = make(op_type, factors, _group_sizes(product.sizes, outcome), "product")
     letters = "".join(outcome)
     if any(len(group) != 1 for group in outcome):
-        value = make.reshape(value, [_count(n) for n in _grouped(product.sizes, letters[1:])], "axes")
+        value = make.reshape(value, [_size_or_one(n) for n in _group_sizes(product.sizes, letters[1:])], "axes")
     if letters != product.result:
         perm = [letters.index(c) for c in product.result]
-        make("Transpose", [value], _grouped(product.sizes, product.result), "turned", {"perm": perm})
+        make("Transpose", [value], _group_sizes(product.sizes, product.result), "turned", {"perm": perm})
 
 
-def _arranged(make: Builder, factor: _EinsumFactor, groups: Sequence[str], what: str) -> ir.Value:
+def _arrange_factor(make: SubgraphBuilder, factor: _EinsumFactor, groups: Sequence[str], what: str) -> ir.Value:
     """Return `factor` with an axis for each of `groups`, of one position where it has none of the letters."""
     letters = "".join(c for group in groups for c in group if c in factor.letters)
-    perm, sizes = [factor.letters.index(c) for c in letters], _grouped(factor.sizes, groups)
+    perm, sizes = [factor.letters.index(c) for c in letters], _group_sizes(factor.sizes, groups)
     if factor.array is not None:
-        return make.constant(factor.array.transpose(perm).reshape([_count(n) for n in sizes]), what)
+        return make.constant(factor.array.transpose(perm).reshape([_size_or_one(n) for n in sizes]), what)
     value = factor.value
     if letters != factor.letters:
-        value = make("Transpose", [value], _grouped(factor.sizes, letters), f"{what}_turned", {"perm": perm})
+        value = make("Transpose", [value], _group_sizes(factor.sizes, letters), f"{what}_turned", {"perm": perm})
     if list(groups) != list(letters):
-        value = make.reshape(value, [_count(n) for n in sizes[1:]], what)
+        value = make.reshape(value, [_size_or_one(n) for n in sizes[1:]], what)
     return value
 
 
-def _grouped(sizes: Mapping[str, ir.Size], groups: Iterable[str]) -> list[ir.Size]:
+def _group_sizes(sizes: Mapping[str, ir.Dim], groups: Iterable[str]) -> list[ir.Dim]:
     """Return the size of each group of letters; what `sizes` does not have counts as one position."""
     return [
-        sizes.get(group, 1) if len(group) == 1 else math.prod(_count(sizes.get(c)) for c in group) for group in groups
+        sizes.get(group, 1) if len(group) == 1 else math.prod(_size_or_one(sizes.get(c)) for c in group)
+        for group in groups
     ]
 
 
-def _count(size: ir.Size) -> int:
+def _size_or_one(size: ir.Dim) -> int:
     """Return a size as a number, 1 where it is not known: of a sample all are."""
     return size if isinstance(size, int) else 1

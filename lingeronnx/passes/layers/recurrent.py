@@ -2,15 +2,15 @@
 
 x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
 start at zero. Where the node is given lengths [N], a state h or a cell c [N, 1, H], they are further inputs, and the
-attribute `given` names them: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function
-has a body, and so a name, of its own; nobody reads the name. States that are the same for every sample are constants
-[1, 1, H]. Functions of that kind all give h.
+attribute `optional_input_indices` names them: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``.
+Such a function has a body, and so a name, of its own; nobody reads the name. States that are the same for every sample
+are constants [1, 1, H]. Functions of that kind all give h.
 
 What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and Transposes, Y_h by a Slice
 of the last step (the first one of the reverse direction), or h where lengths are given. The Transposes meet those of
 exporters and cancel (`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
 
-onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
+onnxruntime does not run layout 1 (batch first) of the operators themselves: `convert_to_time_first` makes it layout 0.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from ...formats.moves.select import taken_along
+from ...formats.data_movement.selection import sliced_positions
 from ...graph import ir, operators
-from ...ops.layers.recurrent import directions, full_length, given, obstacle
-from .._pass import Answer, Reason
-from .recurrent_function import declare
+from ...ops.layers.recurrent import (
+    explain_unsupported,
+    get_directions,
+    has_full_length_sequences,
+    optional_input_indices,
+)
+from .._pass import PassResult, SkipReason
+from .recurrent_function import declare_recurrent_function
 
-_KINDS = ("LSTM", "GRU")
-_SWAP = (1, 0, 2)
+_RECURRENT_OPS = ("LSTM", "GRU")
+_BATCH_TIME_PERM = (1, 0, 2)
 
 
 # ---- layout 1 ----------------------------------------------------------------------------------------------------
@@ -35,10 +40,10 @@ _SWAP = (1, 0, 2)
 
 def is_batch_first(node: ir.Node) -> bool:
     """Whether `node` is a recurrent layer of the standard that is told to read [N, T, I]."""
-    return node.op_type in (*_KINDS, "RNN") and not node.domain and bool(ir.attr(node, "layout", 0))
+    return node.op_type in (*_RECURRENT_OPS, "RNN") and not node.domain and bool(ir.get_attr(node, "layout", 0))
 
 
-def time_first(model: ir.Graph) -> int:
+def convert_to_time_first(model: ir.Model) -> int:
     """Give the batch-first LSTM, GRU and RNN nodes of `model` layout 0; return how many."""
     changed = 0
     for node in list(model.graph):
@@ -51,27 +56,27 @@ def time_first(model: ir.Graph) -> int:
                 turn = ir.make_node(
                     "Transpose",
                     [value],
-                    {"perm": _SWAP},
+                    {"perm": _BATCH_TIME_PERM},
                     of=node,
                     what=f"turn{index}",
-                    output=ir.fresh_name(model, f"{value.name}_time_first"),
+                    output=ir.unique_tensor_name(model, f"{value.name}_time_first"),
                 )
                 turn.outputs[0].type = value.type
                 model.graph.insert_before(node, turn)
                 node.replace_input_with(index, turn.outputs[0])
-        for value, perm in zip(list(node.outputs), ((2, 0, 1, 3), _SWAP, _SWAP), strict=False):
+        for value, perm in zip(list(node.outputs), ((2, 0, 1, 3), _BATCH_TIME_PERM, _BATCH_TIME_PERM), strict=False):
             if value.name:
-                _turn_behind(model, node, value, perm)
+                _insert_transpose_after(model, node, value, perm)
         changed += 1
     return changed
 
 
-def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
+def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
     """Let the readers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
-    value.name = ir.fresh_name(model, f"{name}_time_first")
+    value.name = ir.unique_tensor_name(model, f"{name}_time_first")
     turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
-    ir.replace_readers(value, turn.outputs[0])
+    ir.replace_all_uses(value, turn.outputs[0])
     turn.replace_input_with(0, value)
     value.shape = None
     model.graph.insert_after(node, turn)
@@ -80,41 +85,41 @@ def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence
 # ---- one direction, batch first ----------------------------------------------------------------------------------
 
 
-def recurrent(model: ir.Graph) -> Answer:
+def convert_recurrent_layers(model: ir.Model) -> PassResult:
     """Rewrite the LSTM and GRU nodes of `model`."""
-    changed, why = 0, list[Reason]()
+    changed, why = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.domain or node.op_type not in _KINDS:
+        if node.domain or node.op_type not in _RECURRENT_OPS:
             continue
-        if (barred := obstacle(node)) is not None:
-            why.append(Reason(node, barred))
+        if (barred := explain_unsupported(node)) is not None:
+            why.append(SkipReason(node, barred))
             continue
-        _RecurrentWriter(model, node).run()
+        _RecurrentRewriter(model, node).run()
         changed += 1
-    return Answer(changed, why)
+    return PassResult(changed, why)
 
 
-class _RecurrentWriter:
+class _RecurrentRewriter:
     """What replaces one node; new nodes are put in front of it."""
 
-    def __init__(self, model: ir.Graph, node: ir.Node) -> None:
+    def __init__(self, model: ir.Model, node: ir.Node) -> None:
         self._model, self._node = model, node
-        self._sizes = ir.shape(node.inputs[0]) or ()
+        self._sizes = ir.get_shape(node.inputs[0]) or ()
         batch = (node.inputs[0].shape or (0, "N", 0))[1]  # type: ignore[union-attr]
         self._batch = batch if isinstance(batch, int) else "N"
-        self._units = int((ir.shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
+        self._units = int((ir.get_shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
         self._base = str(node.name)
-        self._more = given(node)
-        if full_length(node):
+        self._more = optional_input_indices(node)
+        if has_full_length_sequences(node):
             del self._more["lengths"]
-        self._function = declare(model, node.op_type, list(self._more))
+        self._function = declare_recurrent_function(model, node.op_type, list(self._more))
 
     def run(self) -> None:
         """Put the functions and what their outputs need in place of the node."""
         model, node = self._model, self._node
         x = self._batch_first()
         states = {key: self._states(index) for key, index in self._more.items() if key != "lengths"}
-        kinds = directions(node)
+        kinds = get_directions(node)
         each = [self._layer(x, number, kind, states) for number, kind in enumerate(kinds)]
         if node.outputs[0].uses() or node.outputs[0].is_graph_output():
             self._sequence(each)
@@ -127,7 +132,7 @@ class _RecurrentWriter:
             joined = (
                 last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units), {"axis": 1})
             )
-            self._instead(node.outputs[1], joined, _SWAP)
+            self._instead(node.outputs[1], joined, _BATCH_TIME_PERM)
         if _reads_cell(node):
             cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
             both = (
@@ -135,7 +140,7 @@ class _RecurrentWriter:
                 if len(cells) == 1
                 else self._add("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
             )
-            self._instead(node.outputs[2], both, _SWAP)
+            self._instead(node.outputs[2], both, _BATCH_TIME_PERM)
         model.graph.remove(node, safe=True)
 
     def _add(
@@ -148,91 +153,101 @@ class _RecurrentWriter:
         domain: str = "",
     ) -> ir.Value:
         """Add a node with output [N, *sizes] in front of the old one."""
-        name = ir.fresh_name(self._model, f"{self._base}_{what}")
+        name = ir.unique_tensor_name(self._model, f"{self._base}_{what}")
         new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
-        new.outputs[0].type = ir.source(self._node).type
-        new.outputs[0].shape = ir.oir_shape([self._batch, *sizes])
+        new.outputs[0].type = ir.require_input(self._node).type
+        new.outputs[0].shape = ir.make_shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, new)
         return new.outputs[0]
 
     def _batch_first(self) -> ir.Value:
-        source = ir.source(self._node)
+        source = ir.require_input(self._node)
         maker = ir.producer(source)
-        rows = _row_by_row(source)
+        rows = _collect_last_axis_chain(source)
         if rows:
             return self._hoisted(rows)
-        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
-            return ir.source(maker)
+        if (
+            maker is not None
+            and maker.op_type == "Transpose"
+            and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM
+        ):
+            return ir.require_input(maker)
         length, width = (int(self._sizes[i] or 0) for i in (0, 2))
-        return self._add("Transpose", [source], "x", (length, width), {"perm": _SWAP})
+        return self._add("Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM})
 
     def _hoisted(self, rows: list[ir.Node]) -> ir.Value:
         """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
-        entry = ir.source(rows[-1])
-        sizes = [int(d or 0) for i, d in enumerate(ir.shape(entry) or ()) if i != 1]
-        turned = self._add("Transpose", [entry], "x", sizes, {"perm": _SWAP})
-        maker = ir.maker(turned)
+        entry = ir.require_input(rows[-1])
+        sizes = [int(d or 0) for i, d in enumerate(ir.get_shape(entry) or ()) if i != 1]
+        turned = self._add("Transpose", [entry], "x", sizes, {"perm": _BATCH_TIME_PERM})
+        maker = ir.require_producer(turned)
         self._model.graph.remove(maker)
         self._model.graph.insert_before(rows[-1], maker)
         rows[-1].replace_input_with(0, turned)
         for row in rows:
             value = row.outputs[0]
-            value.name = ir.fresh_name(self._model, f"{value.name}_batch_first")  # another shape, another name
-            value.shape = ir.oir_shape([self._batch, sizes[0], (ir.shape(value) or (None,))[-1]])
+            value.name = ir.unique_tensor_name(self._model, f"{value.name}_batch_first")  # another shape, another name
+            value.shape = ir.make_shape([self._batch, sizes[0], (ir.get_shape(value) or (None,))[-1]])
         return rows[0].outputs[0]
 
     def _states(self, index: int) -> list[ir.Value]:
         """Return the states [D, N, H] of input `index` as [N, 1, H] per direction, [1, 1, H] of a constant."""
-        value, count = ir.source(self._node, index), len(directions(self._node))
-        array = same_rows(value)
+        value, count = ir.require_input(self._node, index), len(get_directions(self._node))
+        array = constant_state_row(value)
         if array is not None:
-            names = [ir.fresh_name(self._model, f"{value.name}_{kind}") for kind in directions(self._node)]
+            names = [ir.unique_tensor_name(self._model, f"{value.name}_{kind}") for kind in get_directions(self._node)]
             return [
                 ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
                 for i, name in enumerate(names)
             ]
         maker, what = ir.producer(value), f"state{index}"
-        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
-            turned = ir.source(maker)
+        if (
+            maker is not None
+            and maker.op_type == "Transpose"
+            and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM
+        ):
+            turned = ir.require_input(maker)
         else:
-            turned = self._add("Transpose", [value], what, (count, self._units), {"perm": _SWAP})
+            turned = self._add("Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM})
         return [turned] if count == 1 else [self._slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
 
     def _layer(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
         """Add the function of one direction and return its y [N, T, H]."""
         node, model = self._node, self._model
         weights: list[ir.Value | None] = [x]
-        many = len(directions(node)) > 1
+        many = len(get_directions(node)) > 1
         for index in (1, 2, 3):
             value = node.inputs[index] if len(node.inputs) > index else None
-            rows = (ir.shape(node.inputs[1]) or (0, 0))[1]
-            array = ir.const(value)
+            rows = (ir.get_shape(node.inputs[1]) or (0, 0))[1]
+            array = ir.const_value(value)
             part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
             base = f"{value.name if value is not None else f'{self._base}_bias'}_{direction if many else 'one'}"
-            weights.append(ir.add_initializer(model, ir.fresh_name(model, base), part))
+            weights.append(ir.add_initializer(model, ir.unique_tensor_name(model, base), part))
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
-            attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
+            attrs["linear_before_reset"] = int(ir.get_attr(node, "linear_before_reset", 0))
         if self._more:
             attrs["given"] = list(self._more)
         for key, index in self._more.items():
-            weights.append(ir.source(node, index) if key == "lengths" else states[key][number])
+            weights.append(ir.require_input(node, index) if key == "lengths" else states[key][number])
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
-        y = self._add(self._function, weights, what, sizes, attrs, ir.DOMAIN)
-        layer = ir.maker(y)
+        y = self._add(self._function, weights, what, sizes, attrs, ir.FUNCTION_DOMAIN)
+        layer = ir.require_producer(y)
         if not many:
             layer.name = self._base  # selectors go by it
         if node.op_type == "LSTM" or self._more:
             layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
             for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
-                value.name, value.type = ir.fresh_name(model, f"{y.name}_{key}"), y.type
-                value.shape = ir.oir_shape([self._batch, 1, self._units])
+                value.name, value.type = ir.unique_tensor_name(model, f"{y.name}_{key}"), y.type
+                value.shape = ir.make_shape([self._batch, 1, self._units])
         return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
         bounds = [
             ir.add_initializer(
-                self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"), np.array([value], np.int64)
+                self._model,
+                ir.unique_tensor_name(self._model, f"{self._base}_{what}{key}"),
+                np.array([value], np.int64),
             )
             for key, value in (("start", start), ("end", end), ("axis", 1))
         ]
@@ -242,13 +257,13 @@ class _RecurrentWriter:
         """Put what is made of the directions' y in place of Y [T, D, N, H] and of the ways exporters flatten it."""
         whole, length = self._node.outputs[0], int(self._sizes[0] or 0)
         for use in list(whole.uses()):
-            if _joins_directions(use.node, len(each)):
+            if _concatenates_directions(use.node, len(each)):
                 width = len(each) * self._units
                 both = each[0] if len(each) == 1 else self._once("both", each, (length, width))
-                self._instead(_flat_output(use.node), both, _SWAP)
+                self._instead(_flat_output(use.node), both, _BATCH_TIME_PERM)
                 continue
-            for result, number in _taken(use.node, len(each)):
-                self._instead(result, each[number], _SWAP)
+            for result, number in _find_single_directions(use.node, len(each)):
+                self._instead(result, each[number], _BATCH_TIME_PERM)
             if use.node.graph is not None and not any(v.uses() or v.is_graph_output() for v in use.node.outputs):
                 self._model.graph.remove(use.node, safe=True)
         if whole.uses() or whole.is_graph_output():
@@ -260,7 +275,9 @@ class _RecurrentWriter:
                     []
                     if self._old
                     else [
-                        ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)
+                        ir.add_initializer(
+                            self._model, ir.unique_tensor_name(self._model, f"{self._base}_axis{number}"), axis
+                        )
                     ]
                 )
                 parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
@@ -271,11 +288,11 @@ class _RecurrentWriter:
     @property
     def _old(self) -> bool:
         """Whether axes are attributes (before opset 13)."""
-        return ir.opset(self._model) < 13
+        return ir.get_opset(self._model) < 13
 
     def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
         for use in each[0].uses():
-            if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.attr(use.node, "axis") == 2:
+            if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.get_attr(use.node, "axis") == 2:
                 return use.node.outputs[0]
         return self._add("Concat", each, what, sizes, {"axis": 2})
 
@@ -284,9 +301,9 @@ class _RecurrentWriter:
         model = self._model
         for use in list(old.uses()):
             turn = use.node
-            if turn.op_type == "Transpose" and tuple(ir.attr(turn, "perm", ())) == tuple(perm) == _SWAP:
-                ir.remove(model, turn, new) if ir.removable(turn, new) else None
-        maker = ir.maker(old)
+            if turn.op_type == "Transpose" and tuple(ir.get_attr(turn, "perm", ())) == tuple(perm) == _BATCH_TIME_PERM:
+                ir.bypass_node(model, turn, new) if ir.can_bypass_node(turn, new) else None
+        maker = ir.require_producer(old)
         if not old.uses() and not old.is_graph_output():
             if maker is not self._node:
                 model.graph.remove(maker, safe=True)
@@ -294,54 +311,54 @@ class _RecurrentWriter:
         name = str(old.name)
         turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
         model.graph.insert_before(self._node, turn)
-        ir.replace_readers(old, turn.outputs[0])
+        ir.replace_all_uses(old, turn.outputs[0])
         if maker is self._node:
-            old.name = ir.fresh_name(model, f"{name}_old")
+            old.name = ir.unique_tensor_name(model, f"{name}_old")
         else:
             model.graph.remove(maker, safe=True)
         turn.outputs[0].name = name
 
 
-def _row_by_row(value: ir.Value) -> list[ir.Node]:
+def _collect_last_axis_chain(value: ir.Value) -> list[ir.Node]:
     """Return the nodes from `value` [T, N, I] back to a graph input, where all work on the last axis alone."""
     nodes: list[ir.Node] = []
     while (node := ir.producer(value)) is not None:
-        weight = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        weight = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
         linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
-        summand = node.op_type in operators.STRAIGHT and weight is not None and weight.ndim <= 1
-        unary = node.op_type in operators.ONE_TENSOR
+        summand = node.op_type in operators.AFFINE_OPS and weight is not None and weight.ndim <= 1
+        unary = node.op_type in operators.UNARY_ELEMENTWISE_OPS
         if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
             return []
         nodes.append(node)
-        value = ir.source(node)
-    return nodes if value.is_graph_input() and len(ir.shape(value) or ()) == 3 else []
+        value = ir.require_input(node)
+    return nodes if value.is_graph_input() and len(ir.get_shape(value) or ()) == 3 else []
 
 
-def same_rows(value: ir.Value | None) -> np.ndarray | None:
+def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
     """Return [D, 1, H] where the states `value` [D, N, H] are one constant row for every sample, else None."""
-    array = ir.const(value)
+    array = ir.const_value(value)
     if array is not None:
         return array[:, :1] if array.ndim == 3 and (array == array[:, :1]).all() else None
     maker = ir.producer(value)
     if maker is None or maker.domain:
         return None
     if maker.op_type == "Identity":
-        return same_rows(maker.inputs[0])
-    if maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
-        constant_rows, axis = _expanded(ir.producer(maker.inputs[0])), 0
+        return constant_state_row(maker.inputs[0])
+    if maker.op_type == "Transpose" and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM:
+        constant_rows, axis = _repeated_constant(ir.producer(maker.inputs[0])), 0
     else:
-        constant_rows, axis = _expanded(maker), 1
+        constant_rows, axis = _repeated_constant(maker), 1
     if constant_rows is None or constant_rows.ndim != 3 or constant_rows.shape[axis] != 1:
         return None
-    result = constant_rows if axis else constant_rows.transpose(_SWAP)
-    sizes = ir.shape(value)
+    result = constant_rows if axis else constant_rows.transpose(_BATCH_TIME_PERM)
+    sizes = ir.get_shape(value)
     whole = sizes is not None and len(sizes) == 3 and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
     return result if whole else None
 
 
-def _expanded(node: ir.Node | None) -> np.ndarray | None:
+def _repeated_constant(node: ir.Node | None) -> np.ndarray | None:
     """Return the constant that `node` repeats."""
-    return ir.const(node.inputs[0]) if node is not None and node.op_type in ("Expand", "Tile") else None
+    return ir.const_value(node.inputs[0]) if node is not None and node.op_type in ("Expand", "Tile") else None
 
 
 def _reads_cell(node: ir.Node) -> bool:
@@ -349,34 +366,34 @@ def _reads_cell(node: ir.Node) -> bool:
     return len(node.outputs) > 2 and bool(node.outputs[2].uses() or node.outputs[2].is_graph_output())
 
 
-def _joins_directions(node: ir.Node, count: int) -> bool:
+def _concatenates_directions(node: ir.Node, count: int) -> bool:
     """Whether `node`, which reads Y [T, D, N, H], makes [T, N, D*H] of it, alone or with the node behind it."""
     if node.domain:
         return False
     if node.op_type == "Squeeze":
-        rank = len(ir.shape(node.outputs[0]) or ())
-        return count == 1 and rank == 3 and ir.axes(node) in ([1], [-3])
-    if node.op_type != "Transpose" or tuple(ir.attr(node, "perm", ())) != (0, 2, 1, 3):
+        rank = len(ir.get_shape(node.outputs[0]) or ())
+        return count == 1 and rank == 3 and ir.get_axes(node) in ([1], [-3])
+    if node.op_type != "Transpose" or tuple(ir.get_attr(node, "perm", ())) != (0, 2, 1, 3):
         return False
     flat = ir.sole_consumer(node.outputs[0])
-    before, after = ir.shape(node.outputs[0]), ir.shape(flat.outputs[0]) if flat is not None else None
+    before, after = ir.get_shape(node.outputs[0]), ir.get_shape(flat.outputs[0]) if flat is not None else None
     if flat is None or flat.op_type != "Reshape" or before is None or after is None or len(after) != 3:
         return False
     return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
 
 
-def _taken(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
+def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
     """Return the tensors [T, N, H] of one direction each that `node` takes from Y [T, D, N, H], with their numbers."""
     if node.domain:
         return []
     if node.op_type == "Gather":
-        chosen = ir.const(node.inputs[1])
-        one = chosen is not None and chosen.ndim == 0 and ir.attr(node, "axis", 0) in (1, -3)
+        chosen = ir.const_value(node.inputs[1])
+        one = chosen is not None and chosen.ndim == 0 and ir.get_attr(node, "axis", 0) in (1, -3)
         return [(node.outputs[0], int(chosen) % count)] if one and chosen is not None else []
     if node.op_type == "Slice":
-        taken = taken_along(node, 1)
+        taken = sliced_positions(node, 1)
         parts = list(taken) if taken is not None and len(taken) == 1 else []
-    elif node.op_type == "Split" and ir.attr(node, "axis", 0) in (1, -3) and len(node.outputs) == count:
+    elif node.op_type == "Split" and ir.get_attr(node, "axis", 0) in (1, -3) and len(node.outputs) == count:
         parts = list(range(count))
     else:
         return []
@@ -384,7 +401,7 @@ def _taken(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
     return [
         (flat.outputs[0], number)
         for flat, number in squeezed
-        if flat is not None and flat.op_type == "Squeeze" and not flat.domain and ir.axes(flat) in ([1], [-3])
+        if flat is not None and flat.op_type == "Squeeze" and not flat.domain and ir.get_axes(flat) in ([1], [-3])
     ]
 
 

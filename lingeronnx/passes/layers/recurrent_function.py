@@ -9,15 +9,15 @@ import numpy as np
 
 from ...graph import ir
 
-__all__ = ["declare"]
+__all__ = ["declare_recurrent_function"]
 
 
-def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
+def declare_recurrent_function(model: ir.Model, kind: str, more: Sequence[str]) -> str:
     """Add the function of an LSTM or GRU that is given `more` to the model, once; return its name."""
     function = "_".join(filter(None, (kind, "".join(key[0] for key in more))))
-    if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
+    if any(f.domain == ir.FUNCTION_DOMAIN and f.name == function for f in model.functions.values()):
         return function
-    version = ir.opset(model)
+    version = ir.get_opset(model)
     x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
     further = {key: ir.Value(name=key) for key in more}
     nodes: list[ir.Node] = []
@@ -74,11 +74,13 @@ def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
     # all outputs are passed on: one without a reader would lose its name
     ends = ("h_last", "c_last") if more else ("h", "c")
     last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
-    body = ir.Body([x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    body = ir.Graph(
+        [x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function
+    )
     told = {"given": ir.AttributeType.STRINGS} if more else {}
     options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
-    declared = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    declared = ir.Function(ir.FUNCTION_DOMAIN, function, graph=body, attributes=options)
     model.functions[declared.identifier()] = declared
-    model.graph.opset_imports[ir.DOMAIN] = 1
+    model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)
     return function

@@ -13,37 +13,37 @@ from typing import Any
 import numpy as np
 
 from simulator import kernels as k
-from simulator.fixed import Chain, LunaDivide, Rescale, luna_divide, luna_reciprocal
+from simulator.fixed_point import ChainedRescale, LunaDivide, Rescale, luna_multiply_reciprocal, luna_reciprocal
 from simulator.kernel import Kernel
 
 from ...graph import ir
-from .nodes import IntegerNodes, NotExact
+from .nodes import IntegerNodes, NotExactError
 
-__all__ = ["LAYERS", "Shapes", "Writer", "magnitude"]
+__all__ = ["KernelWriter", "LAYER_WRITERS", "Shapes", "max_magnitude"]
 
 Shapes = Sequence[tuple[int, ...]]
-Writer = Callable[[IntegerNodes, Any, Sequence[ir.Value], Shapes, Sequence[np.dtype]], list[ir.Value]]
+KernelWriter = Callable[[IntegerNodes, Any, Sequence[ir.Value], Shapes, Sequence[np.dtype]], list[ir.Value]]
 
 _FLOAT = int(ir.DataType.FLOAT)
 _UINT8 = int(ir.DataType.UINT8)
 
 #: Sums of a pool are made by a float convolution with ones: float32 counts so far.
-_COUNTED = 1 << 24
+_FLOAT32_EXACT_LIMIT = 1 << 24
 
 
-def magnitude(dtype: np.dtype) -> int:
+def max_magnitude(dtype: np.dtype) -> int:
     """Return the largest absolute value of an integer type."""
     return 1 << (8 * dtype.itemsize - 1)
 
 
-def _sums(weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int) -> tuple[np.ndarray, int]:
+def _bias_and_sum_bound(weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int) -> tuple[np.ndarray, int]:
     """Return the bias int64 [O], and the largest |sum| of weights [O, ...] on inputs up to `reach` less `zero`."""
     wide = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
     biases = np.zeros(len(weight), np.int64) if bias is None else np.asarray(bias).astype(np.int64)
     return biases, int((wide * (reach + abs(zero)) + np.abs(biases)).max(initial=0))
 
 
-def _raised(do: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
+def _to_uint8(do: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
     """Return int8 x as uint8, 128 higher.
 
     onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions for them; those of
@@ -54,8 +54,8 @@ def _raised(do: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
     return do("Cast", do("Add", do.wide(x), 128), to=_UINT8)
 
 
-def _zero(do: IntegerNodes, zero: int = 0) -> ir.Value:
-    """Return the zero point of what `_raised` gives."""
+def _uint8_zero_point(do: IntegerNodes, zero: int = 0) -> ir.Value:
+    """Return the zero point of what `_to_uint8` gives."""
     return do.constant(np.array(128 + zero, np.uint8))
 
 
@@ -64,24 +64,34 @@ def _conv(
 ) -> list[ir.Value]:
     """ConvInteger pads with the zero point."""
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
-        raise NotExact("ONNX has no integer convolution of 16 bits")
+        raise NotExactError("ONNX has no integer convolution of 16 bits")
     spatial = kernel.weight.ndim - 2
     settings = {
-        "strides": list(kernel.strides or [1] * spatial), "pads": list(kernel.pads or [0] * 2 * spatial),
-        "dilations": list(kernel.dilations or [1] * spatial), "group": kernel.group,
-    }  # fmt: skip
-    zeros = _zero(do, kernel.zero), _zero(do)
-    sums = do("ConvInteger", _raised(do, xs[0]), _raised(do, kernel.weight), *zeros, **settings)
-    bias, bound = _sums(kernel.weight, kernel.bias, kernel.zero, 128)
+        "strides": list(kernel.strides or [1] * spatial),
+        "pads": list(kernel.pads or [0] * 2 * spatial),
+        "dilations": list(kernel.dilations or [1] * spatial),
+        "group": kernel.group,
+    }
+    zeros = _uint8_zero_point(do, kernel.zero), _uint8_zero_point(do)
+    sums = do("ConvInteger", _to_uint8(do, xs[0]), _to_uint8(do, kernel.weight), *zeros, **settings)
+    bias, bound = _bias_and_sum_bound(kernel.weight, kernel.bias, kernel.zero, 128)
     view = (1, -1, *[1] * spatial)
     acc = do("Add", do.wide(sums), bias.reshape(view))
     return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip), view), kernel.rescale.dtype)]
 
 
-def product(do: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
+def integer_matmul(do: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
     """Return the sums of x [..., I] less `zero` with weight [I, O]."""
     if dtype == weight.dtype == np.int8:
-        return do.wide(do("MatMulInteger", _raised(do, x), _raised(do, weight), _zero(do, zero), _zero(do)))
+        return do.wide(
+            do(
+                "MatMulInteger",
+                _to_uint8(do, x),
+                _to_uint8(do, weight),
+                _uint8_zero_point(do, zero),
+                _uint8_zero_point(do),
+            )
+        )
     return do("MatMul", do.wide(x, zero), do.constant(weight.astype(np.int64)))
 
 
@@ -89,8 +99,8 @@ def _linear(
     do: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     weight = kernel.products
-    bias, bound = _sums(weight, kernel.bias, kernel.zero, magnitude(types[0]))
-    acc = do("Add", product(do, xs[0], weight.T, types[0], kernel.zero), bias)
+    bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
+    acc = do("Add", integer_matmul(do, xs[0], weight.T, types[0], kernel.zero), bias)
     form = kernel.rescale.within(bound, kernel.clip)
     return [do.narrow(do.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
 
@@ -99,10 +109,12 @@ def _matmul(
     do: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     if all(dtype == np.int8 for dtype in types):
-        acc = do.wide(do("MatMulInteger", *(_raised(do, x) for x in xs), _zero(do), _zero(do)))
+        acc = do.wide(
+            do("MatMulInteger", *(_to_uint8(do, x) for x in xs), _uint8_zero_point(do), _uint8_zero_point(do))
+        )
     else:
         acc = do("MatMul", *map(do.wide, xs))
-    form = kernel.rescale.within(shapes[0][-1] * math.prod(map(magnitude, types)), kernel.clip)
+    form = kernel.rescale.within(shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip)
     return [do.narrow(do.rescaled(acc, form), kernel.rescale.dtype)]
 
 
@@ -118,7 +130,7 @@ def _sum(
         *each, out = (Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0))
     else:
         *each, out = kernel.x, kernel.y, kernel.out
-    bounds = [magnitude(dtype) for dtype in types]
+    bounds = [max_magnitude(dtype) for dtype in types]
     parts = [do.rescaled(do.wide(x), r.within(bound)) for x, r, bound in zip(xs, each, bounds, strict=True)]
     total = do("Add" if kernel.sign > 0 else "Sub", *parts)
     whole = sum(r.bound(bound) for r, bound in zip(each, bounds, strict=True))
@@ -128,7 +140,7 @@ def _sum(
 def _mul(
     do: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    form = kernel.rescale.within(math.prod(map(magnitude, types)), kernel.clip)
+    form = kernel.rescale.within(math.prod(map(max_magnitude, types)), kernel.clip)
     return [do.narrow(do.rescaled(do("Mul", *map(do.wide, xs)), form), kernel.rescale.dtype)]
 
 
@@ -137,7 +149,7 @@ def _affine(
 ) -> list[ir.Value]:
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
-    bias, bound = _sums(weight[:, None], kernel.bias, kernel.zero, magnitude(types[0]))
+    bias, bound = _bias_and_sum_bound(weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0]))
     acc = do("Add", do("Mul", do.wide(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
     return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip)), kernel.rescale.dtype)]
 
@@ -148,60 +160,65 @@ def _requant(
     right, x = kernel.rescale.pow2_shift, do.wide(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [do.narrow(do("Mul", x, 1 << -right), kernel.rescale.dtype)]
-    return [do.narrow(do.rescaled(x, kernel.rescale.within(magnitude(types[0]))), kernel.rescale.dtype)]
+    return [do.narrow(do.rescaled(x, kernel.rescale.within(max_magnitude(types[0]))), kernel.rescale.dtype)]
 
 
 def _concat(
     do: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     parts = [
-        do.rescaled(do.wide(x), rescale.within(magnitude(dtype)))
+        do.rescaled(do.wide(x), rescale.within(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
     ]
     return [do.narrow(do("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
 
 
 def _centered(
-    do: IntegerNodes, kernel: k.Centered, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    do: IntegerNodes, kernel: k.ZeroPointKernel, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     moved = [
         do.narrow(do.wide(x, zero), np.dtype(np.int16)) if zero else x for x, zero in zip(xs, kernel.zeros, strict=True)
     ]
     kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zeros, strict=True)]
-    if type(kernel.kernel) not in LAYERS:
-        raise NotExact(f"{type(kernel.kernel).__name__} with a zero point")
-    return LAYERS[type(kernel.kernel)](do, kernel.kernel, moved, shapes, kinds)
+    if type(kernel.kernel) not in LAYER_WRITERS:
+        raise NotExactError(f"{type(kernel.kernel).__name__} with a zero point")
+    return LAYER_WRITERS[type(kernel.kernel)](do, kernel.kernel, moved, shapes, kinds)
 
 
 def _average(
     do: IntegerNodes, kernel: k.AvgPool, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     """The window's sum by a convolution with ones, exact in float32; a division is a table of all sums."""
-    spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * magnitude(types[0])
+    spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
     if kernel.ceil_mode:
-        raise NotExact("windows may reach beyond the padding (ceil_mode)")
-    if bound >= _COUNTED:
-        raise NotExact(f"sums up to {bound} of a pool; float32 counts to {_COUNTED}")
+        raise NotExactError("windows may reach beyond the padding (ceil_mode)")
+    if bound >= _FLOAT32_EXACT_LIMIT:
+        raise NotExactError(f"sums up to {bound} of a pool; float32 counts to {_FLOAT32_EXACT_LIMIT}")
     channels = shapes[0][1]
     ones = do.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
     sums = do(
-        "Conv", do("Cast", xs[0], to=_FLOAT), ones, group=channels, kernel_shape=list(kernel.kernel),
-        strides=list(kernel.strides or [1] * spatial), pads=list(kernel.pads or [0] * 2 * spatial),
-    )  # fmt: skip
+        "Conv",
+        do("Cast", xs[0], to=_FLOAT),
+        ones,
+        group=channels,
+        kernel_shape=list(kernel.kernel),
+        strides=list(kernel.strides or [1] * spatial),
+        pads=list(kernel.pads or [0] * 2 * spatial),
+    )
     acc, rule = do.wide(sums), kernel.rule
-    if isinstance(rule, Rescale | Chain):
+    if isinstance(rule, Rescale | ChainedRescale):
         return [do.narrow(do.rescaled(acc, rule.within(bound, kernel.clip)), rule.dtype)]
-    return [do.chosen(quotients(rule, bound, kernel.clip), do("Add", acc, bound))]
+    return [do.chosen(build_quotient_table(rule, bound, kernel.clip), do("Add", acc, bound))]
 
 
-def quotients(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
+def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
     """Return what `rule` makes of every sum from -bound to bound, in its type."""
     form = rule.within(bound, clip)
     if rule.shift < 0:
         values = np.full(2 * bound + 1, form.low)
     else:
         r, e = luna_reciprocal(rule.divisor)
-        divided = [luna_divide(n, r, e, rule.shift) for n in range(-bound, bound + 1)]
+        divided = [luna_multiply_reciprocal(n, r, e, rule.shift) for n in range(-bound, bound + 1)]
         values = np.clip(divided, form.low, form.high)
     return values.astype(rule.dtype)
 
@@ -223,8 +240,18 @@ def _glu(
     return [do.narrow(do.rescaled(do("Mul", value, gates), kernel.rescale.within(128 << 15)), kernel.rescale.dtype)]
 
 
-LAYERS: Mapping[type[Kernel], Writer] = {
-    k.Conv: _conv, k.Linear: _linear, k.MatMul: _matmul, k.AddShift: _sum, k.AddScaled: _sum, k.Mul: _mul,
-    k.ChannelAffine: _affine, k.Requant: _requant, k.Concat: _concat, k.Centered: _centered, k.AvgPool: _average,
-    k.Table: _table, k.Glu: _glu,
-}  # fmt: skip
+LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {
+    k.Conv: _conv,
+    k.Linear: _linear,
+    k.MatMul: _matmul,
+    k.AddShift: _sum,
+    k.AddScaled: _sum,
+    k.Mul: _mul,
+    k.ChannelAffine: _affine,
+    k.Requant: _requant,
+    k.Concat: _concat,
+    k.ZeroPointKernel: _centered,
+    k.AvgPool: _average,
+    k.Table: _table,
+    k.Glu: _glu,
+}

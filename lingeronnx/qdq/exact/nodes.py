@@ -1,6 +1,7 @@
 """Standard operators on 64-bit integers: the body of a function, or of a loop in one.
 
-The counterpart of `simulator.fixed` in ONNX. All values are int64 unless said otherwise. ONNX has no arithmetic shift;
+The counterpart of `simulator.fixed_point` in ONNX. All values are int64 unless said otherwise. ONNX has no arithmetic
+shift;
 
     v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division leaves no rest
 """
@@ -13,13 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from simulator.channels import ChannelScales
-from simulator.fixed import Form, Scale, Shift, TwoForms, WideScale
-from simulator.lut import Piecewise
+from simulator.channel_rescale import ChannelScaleForms
+from simulator.fixed_point import ChainedForm, RescaleForm, ScaleForm, ShiftForm, WideScaleForm
+from simulator.piecewise import Piecewise
 
 from ...graph import ir
 
-__all__ = ["IntegerNodes", "NotExact", "Operand"]
+__all__ = ["IntegerNodes", "NotExactError", "Operand"]
 
 #: What an operator is given: a value made before, or constant integers.
 Operand: TypeAlias = "ir.Value | int | np.ndarray"
@@ -27,7 +28,7 @@ Operand: TypeAlias = "ir.Value | int | np.ndarray"
 _INT64, _BOOL = int(ir.DataType.INT64), int(ir.DataType.BOOL)
 
 
-class NotExact(Exception):
+class NotExactError(Exception):
     """Why something has no exact form here."""
 
 
@@ -139,32 +140,32 @@ class IntegerNodes:
 
     # ---- requantization ------------------------------------------------------------------------------------------
 
-    def rescaled(self, acc: ir.Value, form: Form | ChannelScales, view: Sequence[int] = ()) -> ir.Value:
+    def rescaled(self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()) -> ir.Value:
         """Return accumulators as `form` brings them to another scale. view : the shape of one number for each channel.
 
-        Raises NotExact for a form that rounds otherwise than half up.
+        Raises NotExactError for a form that rounds otherwise than half up.
         """
-        if isinstance(form, TwoForms):
+        if isinstance(form, ChainedForm):
             return self.rescaled(self.rescaled(acc, form.first, view), form.second, view)
-        if isinstance(form, Shift):
+        if isinstance(form, ShiftForm):
             return self.clamp(
                 self.down(self("Add", acc, int(form.half)), int(form.shift)), int(form.low), int(form.high)
             )
-        if isinstance(form, WideScale):
+        if isinstance(form, WideScaleForm):
             return self._wide_scaled(acc, form)
-        if isinstance(form, ChannelScales) and not form.wide.any():
+        if isinstance(form, ChannelScaleForms) and not form.wide.any():
             limit, multiplier, half, shift = (
                 np.reshape(a, view) for a in (form.limit, form.multiplier, form.half, form.shift)
             )
-        elif isinstance(form, Scale):
+        elif isinstance(form, ScaleForm):
             limit, multiplier, half, shift = (np.asarray(a, np.int64) for a in form[:4])
         else:
-            raise NotExact("its results are not rounded half up")
+            raise NotExactError("its results are not rounded half up")
         product = self("Mul", self.clamp(acc, -limit, limit), multiplier)
         return self.clamp(self.down(self("Add", product, half), shift), form.low, form.high)
 
-    def _wide_scaled(self, acc: ir.Value, form: WideScale) -> ir.Value:
-        """As `simulator.fixed` does it: in two halves of 32 bits."""
+    def _wide_scaled(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
+        """As `simulator.fixed_point` does it: in two halves of 32 bits."""
         acc = self.clamp(acc, -form.limit, form.limit)
         whole = self.down(acc, 32)
         upper = self("Mul", whole, form.multiplier)
@@ -176,7 +177,7 @@ class IntegerNodes:
         return self.clamp(self("Add", y, form.zero), form.low, form.high)
 
     def followed(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
-        """Return the value of a curve at integers x, with `bits` bits: `simulator.lut.follow`."""
+        """Return the value of a curve at integers x, with `bits` bits: `simulator.piecewise.evaluate_curve`."""
         curve = table.curve(bits)
         if curve.values.size:
             place = self("Add", self.clamp(x, -32768, 32768), 32768)

@@ -11,32 +11,37 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from simulator import kernels as k
-from simulator.fixed import Chain, Rescale
+from simulator.fixed_point import ChainedRescale, Rescale
 from simulator.kernel import Kernel
-from simulator.kernels.recurrent.layer import Recurrent
-from simulator.lut import piecewise
+from simulator.kernels.recurrent.layer import RecurrentKernel
+from simulator.piecewise import load_piecewise
 
 from ...graph import ir
-from .layers import Shapes, Writer, magnitude, product
-from .nodes import IntegerNodes, NotExact
+from .layers import KernelWriter, Shapes, integer_matmul, max_magnitude
+from .nodes import IntegerNodes, NotExactError
 
-__all__ = ["RECURRENT"]
+__all__ = ["RECURRENT_WRITERS"]
 
 #: A step: (nodes of the loop, sums of the inputs [N, G*H], states before) -> states after, of which the first is y.
 Step = Callable[[IntegerNodes, ir.Value, list[ir.Value]], list[ir.Value]]
 
 
-def _parts(do: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+def _split_last_axis(do: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
     """Return the last axis of x cut into pieces of these sizes."""
     return do.several("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
 
 
 def _gate_sums(
-    do: IntegerNodes, x: ir.Value, weight: np.ndarray, bias: np.ndarray, rescale: Rescale | Chain, dtype: np.dtype
+    do: IntegerNodes,
+    x: ir.Value,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    rescale: Rescale | ChainedRescale,
+    dtype: np.dtype,
 ) -> ir.Value:
     """Return rescale(x W^T + b) of x [..., I] in `dtype`, W [O, I]."""
-    wide = np.abs(weight.astype(np.int64)).sum(axis=1) * magnitude(dtype) + np.abs(bias.astype(np.int64))
-    acc = do("Add", product(do, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
+    wide = np.abs(weight.astype(np.int64)).sum(axis=1) * max_magnitude(dtype) + np.abs(bias.astype(np.int64))
+    acc = do("Add", integer_matmul(do, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
     return do.rescaled(acc, rescale.within(int(wide.max(initial=0))))
 
 
@@ -44,7 +49,7 @@ def _lstm(
     do: IntegerNodes, kernel: k.Lstm, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, packed = kernel.units, kernel.arithmetic == "q11"
-    tables = [piecewise(name, kernel.table) for name in ("sigmoid", "tanh")]
+    tables = [load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh")]
     out = kernel.rescale_o.within(1 << 31)
 
     def curve(inner: IntegerNodes, number: int, x: ir.Value) -> ir.Value:
@@ -54,8 +59,8 @@ def _lstm(
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kernel.rescale_o.dtype)
         sums = inner.sat(inner("Add", a, b), 16 if packed else 32)
-        first, cell, last = _parts(inner, sums, [2 * units, units, units])
-        i, f = _parts(inner, curve(inner, 0, first), [units, units])
+        first, cell, last = _split_last_axis(inner, sums, [2 * units, units, units])
+        i, f = _split_last_axis(inner, curve(inner, 0, first), [units, units])
         g, o = curve(inner, 1, cell), curve(inner, 0, last)
         kept, new = inner("Mul", f, c), inner("Mul", i, g)
         if packed:
@@ -68,12 +73,12 @@ def _lstm(
         state = inner.rescaled(inner("Mul", o, curve(inner, 1, line)), out)
         return [inner.narrow(state, kernel.rescale_o.dtype), c]
 
-    y, h, c = _walked(do, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
-    c = do.narrow(_packed(do, c, units) if packed else c, np.dtype(np.int32))
+    y, h, c = _build_scan(do, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
+    c = do.narrow(_pack_cells(do, c, units) if packed else c, np.dtype(np.int32))
     return [[y, h, c][index] for index in kernel.kept]
 
 
-def _packed(do: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
+def _pack_cells(do: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
     """Return cells [.., H] of 16 bits two by two in one number, the first one lower; the rest is 0."""
     half = units // 2
     even, odd, last = (
@@ -88,14 +93,16 @@ def _gru(
     do: IntegerNodes, kernel: k.Gru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, down, kind = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
-    sigmoid, tanh = (piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
+    sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     cut, new_form = 2 * units, kernel.rescale_o.within(1 << 31)
 
     def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
-        first, own = _parts(do, a, [cut, units])
+        first, own = _split_last_axis(do, a, [cut, units])
         b = _gate_sums(do, h, kernel.weight_h[:cut], kernel.bias_h[:cut], kernel.rescale_h, kind)
-        r, z = _parts(do, do.followed(sigmoid, do.sat(do("Add", first, b), 32), kernel.gate_bits), [units, units])
+        r, z = _split_last_axis(
+            do, do.followed(sigmoid, do.sat(do("Add", first, b), 32), kernel.gate_bits), [units, units]
+        )
         wide, rows = do.wide(h), slice(cut, None)
         read = h if kernel.reset_after else do.narrow(do.rsh(do("Mul", r, wide), down), kind)
         m = _gate_sums(do, read, kernel.weight_h[rows], kernel.bias_h[rows], kernel.rescale_h, kind)
@@ -105,7 +112,7 @@ def _gru(
         mixed = do("Add", new, do.rsh(do("Mul", z, do("Sub", wide, new)), down))
         return [do.narrow(do.sat(mixed, kernel.rescale_o.bits), kind)]
 
-    found = _walked(do, kernel, xs, types, step, [kind])
+    found = _build_scan(do, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
 
 
@@ -113,27 +120,27 @@ def _executor_gru(
     do: IntegerNodes, kernel: k.ExecutorGru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, kind = kernel.units, kernel.rescale_o.dtype
-    sigmoid, tanh = (piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
+    sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     cut, out = 2 * units, kernel.rescale_o.within(1 << 16)
 
     def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
         b = _gate_sums(do, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kind)
-        (first, own), (joined, inner) = _parts(do, a, [cut, units]), _parts(do, b, [cut, units])
+        (first, own), (joined, inner) = _split_last_axis(do, a, [cut, units]), _split_last_axis(do, b, [cut, units])
         sums = do.sat(do("Add", first, joined) if kernel.joined else first, 16)
-        r, z = _parts(do, do.followed(sigmoid, sums, 8), [units, units])
+        r, z = _split_last_axis(do, do.followed(sigmoid, sums, 8), [units, units])
         n = do.followed(tanh, do.sat(do("Add", own, do.rsh(do("Mul", r, inner), 7)), 16), 8)
         half = do("Mul", z, do.rsh(do.wide(h), 1))
         mixed = do("Add", half, do("Mul", do("Sub", 128, z), n))
         return [do.narrow(do.rescaled(mixed, out), kind)]
 
-    found = _walked(do, kernel, xs, types, step, [kind])
+    found = _build_scan(do, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
 
 
-def _walked(
+def _build_scan(
     do: IntegerNodes,
-    kernel: Recurrent,
+    kernel: RecurrentKernel,
     xs: Sequence[ir.Value],
     types: Sequence[np.dtype],
     step: Step,
@@ -145,7 +152,7 @@ def _walked(
     `simulator.kernels.recurrent.layer`.
     """
     if "lengths" in (*kernel.given, *kernel.fixed):
-        raise NotExact("it is given lengths")
+        raise NotExactError("it is given lengths")
     x = do("Transpose", xs[0], perm=[1, 0, 2]) if kernel.time_axis else xs[0]
     sums = _gate_sums(do, x, kernel.weight_x, kernel.bias_x, kernel.rescale_x, types[0])
     samples = do("Slice", do("Shape", x), np.array([1]), np.array([2]))
@@ -162,20 +169,25 @@ def _walked(
     inner = IntegerNodes(do.names)
     a, *before = (ir.Value(name=f"step_{next(do.names)}") for _ in range(1 + len(kinds)))
     for value, kind in zip((a, *before), (np.dtype(np.int64), *kinds), strict=True):
-        value.type = ir.tensor_type(kind)
+        value.type = ir.make_tensor_type(kind)
     after = step(inner, a, before)
     line = inner("Identity", after[0])
     for value, kind in zip((*after, line), (*kinds, kinds[0]), strict=True):
-        value.type = ir.tensor_type(kind)
-    body = ir.Body([*before, a], [*after, line], nodes=inner.nodes, name="step")
+        value.type = ir.make_tensor_type(kind)
+    body = ir.Graph([*before, a], [*after, line], nodes=inner.nodes, name="step")
     backwards = None if kernel.forward else [1]
     *states, y = do.several(
-        "Scan", *first, sums, outputs=len(kinds) + 1, body=body, num_scan_inputs=1,
+        "Scan",
+        *first,
+        sums,
+        outputs=len(kinds) + 1,
+        body=body,
+        num_scan_inputs=1,
         **({} if backwards is None else {"scan_input_directions": backwards, "scan_output_directions": backwards}),
-    )  # fmt: skip
+    )
     axis = np.array([1 if kernel.time_axis else 0])
     sequence = do("Transpose", y, perm=[1, 0, 2]) if kernel.time_axis else y
     return [sequence, *(do("Unsqueeze", state, axis) for state in states)]
 
 
-RECURRENT: Mapping[type[Kernel], Writer] = {k.Lstm: _lstm, k.Gru: _gru, k.ExecutorGru: _executor_gru}
+RECURRENT_WRITERS: Mapping[type[Kernel], KernelWriter] = {k.Lstm: _lstm, k.Gru: _gru, k.ExecutorGru: _executor_gru}

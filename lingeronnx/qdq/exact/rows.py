@@ -9,24 +9,24 @@ import numpy as np
 
 from simulator import kernels as k
 from simulator.kernel import Kernel
-from simulator.kernels.softmax import C0, C1, C2, C3, C4, LOG2_E, SEED
+from simulator.kernels.softmax import EXP2_C0, EXP2_C1, EXP2_C2, EXP2_C3, EXP2_C4, LOG2_E, NEWTON_SEED
 
 from ...graph import ir
-from .layers import Shapes, Writer
+from .layers import KernelWriter, Shapes
 from .nodes import IntegerNodes
 
-__all__ = ["ROWS"]
+__all__ = ["ROW_WRITERS"]
 
 _INT64, _FLOAT = int(ir.DataType.INT64), int(ir.DataType.FLOAT)
 
 #: ln of 512/512 to 1023/512 in Q16.
-_LOGARITHMS = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
+_LOG_TABLE = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
 
 #: 2^14 / sqrt(t / 1024), rounded down, for t = 0..1023; those below 256 are not used.
-_ROOTS = np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
+_RSQRT_TABLE = np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
 
 
-def _by_rows(
+def _apply_to_rows(
     do: IntegerNodes, x: ir.Value, shape: tuple[int, ...], first: int, alone: bool, rule: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
     """Return `rule` of x with its rows along the last axis: the axis `first` alone, or all from there on as one."""
@@ -40,43 +40,45 @@ def _by_rows(
     return do("Reshape", row, np.array([0] * first + list(shape[first:])))
 
 
-def _power(do: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
+def _exp(do: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
     """Return e^d in Q23 for d <= 0 in Q25."""
     t = do.rsh(do("Mul", d, LOG2_E), 31)
     whole, f = do("Add", do.down(t, 23), 1), do("Sub", do("Mod", t, 1 << 23), 0x800000)
-    y = do("Add", do.rsh(do("Mul", f, C4), 23), C3)
-    for further in (C2, C1):
+    y = do("Add", do.rsh(do("Mul", f, EXP2_C4), 23), EXP2_C3)
+    for further in (EXP2_C2, EXP2_C1):
         y = do("Add", do.rsh(do("Mul", y, f), 23), further)
     if fused:
-        line, shift = do("Add", do("Mul", do("Mul", y, f), 1 << 7), C0 << 30), do("Sub", 30, whole)
+        line, shift = do("Add", do("Mul", do("Mul", y, f), 1 << 7), EXP2_C0 << 30), do("Sub", 30, whole)
         rounded = do.rsh_by(line, do.at_most(shift, 62))
         return do("Where", do("Less", shift, 63), rounded, 0)
-    y = do("Add", do.rsh(do("Mul", y, f), 23), C0)
+    y = do("Add", do.rsh(do("Mul", y, f), 23), EXP2_C0)
     return do.down(do.times_power(y, do.at_least(whole, 0)), do.clamp(do("Neg", whole), 0, 62))
 
 
-def _moved(do: IntegerNodes, x: ir.Value, left: ir.Value) -> ir.Value:
+def _shift_left(do: IntegerNodes, x: ir.Value, left: ir.Value) -> ir.Value:
     """Return x << left, for a negative `left` x >> -left."""
     return do.down(do.times_power(x, do.at_least(left, 0)), do.at_least(do("Neg", left), 0))
 
 
-def _newton(do: IntegerNodes, total: ir.Value) -> ir.Value:
+def _reciprocal_newton(do: IntegerNodes, total: ir.Value) -> ir.Value:
     """Return 2^31 / total, about."""
     n = do("Sub", 32 - 9, do.bit_length(total))
-    x = _moved(do, total, n)
-    y = do("Sub", SEED, x)
+    x = _shift_left(do, total, n)
+    y = do("Sub", NEWTON_SEED, x)
     for _ in range(2):
         rest = do("Mul", do("Sub", 0x400000, do.rsh(do("Mul", x, y), 23)), 2)
         y = do("Add", y, do.rsh(do("Mul", y, rest), 23))
-    return _moved(do, y, do("Add", n, 1))
+    return _shift_left(do, y, do("Add", n, 1))
 
 
-def _powers(do: IntegerNodes, x: ir.Value, entry: np.ndarray, fused: bool) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _softmax_powers(
+    do: IntegerNodes, x: ir.Value, entry: np.ndarray, fused: bool
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return the differences to the largest, their powers and the saturated sum of these."""
     reals = do.chosen(np.asarray(entry, np.int64), do("Add", do.wide(x), len(entry) // 2))
     top, _ = do.several("TopK", reals, np.array([1]), outputs=2, axis=-1)
     d = do.sat(do("Sub", reals, top), 32)
-    e = _power(do, d, fused)
+    e = _exp(do, d, fused)
     return d, e, do.sat(do.total(e), 32)
 
 
@@ -86,16 +88,16 @@ def _softmax(
     form = kernel.rescale.within(1 << 31)
 
     def row(x: ir.Value) -> ir.Value:
-        _, e, total = _powers(do, x, kernel.entry, kernel.way == "fused")
+        _, e, total = _softmax_powers(do, x, kernel.entry, kernel.way == "fused")
         if kernel.way == "newton":
-            factor = _newton(do, total)
+            factor = _reciprocal_newton(do, total)
             share = do.sat(do.rsh(do("Mul", factor, e), 31), 32)
         else:
             factor = do("Mul", do("Div", 1 << 52, total), 2)
             share = do.rsh(do("Mul", factor, e), 38)
         return do.narrow(do.rescaled(share, form), kernel.rescale.dtype)
 
-    return [_by_rows(do, xs[0], shapes[0], kernel.axis % len(shapes[0]), kernel.alone, row)]
+    return [_apply_to_rows(do, xs[0], shapes[0], kernel.axis % len(shapes[0]), kernel.alone, row)]
 
 
 def _log_softmax(
@@ -104,14 +106,14 @@ def _log_softmax(
     form = kernel.rescale.within(1 << 31)
 
     def row(x: ir.Value) -> ir.Value:
-        d, _, total = _powers(do, x, kernel.entry, kernel.way == "fused")
+        d, _, total = _softmax_powers(do, x, kernel.entry, kernel.way == "fused")
         bits = do.bit_length(total)
-        place = do("Sub", _moved(do, total, do("Sub", 10, bits)), 512)
-        log = do("Add", do("Mul", do("Sub", bits, 24), 45426), do.chosen(_LOGARITHMS, place))
+        place = do("Sub", _shift_left(do, total, do("Sub", 10, bits)), 512)
+        log = do("Add", do("Mul", do("Sub", bits, 24), 45426), do.chosen(_LOG_TABLE, place))
         y = do.rsh(do("Sub", do.down(d, 9), log), 1)
         return do.narrow(do.rescaled(y, form), kernel.rescale.dtype)
 
-    return [_by_rows(do, xs[0], shapes[0], kernel.axis % len(shapes[0]), kernel.alone, row)]
+    return [_apply_to_rows(do, xs[0], shapes[0], kernel.axis % len(shapes[0]), kernel.alone, row)]
 
 
 def _layer_norm(
@@ -130,9 +132,9 @@ def _layer_norm(
         spread = do.at_least(do("Add", spread, kernel.epsilon), 0)
         # of a spread of 0 all numbers are equal: n is 0 whatever the root and the shift
         k = do("Sub", do("Div", do.at_least(do("Sub", do.bit_length(spread), 1), 0), 2), 4)
-        place = _moved(do, spread, do("Mul", k, -2))
+        place = _shift_left(do, spread, do("Mul", k, -2))
         centered = do("Sub", do("Mul", x, count), total)
-        n = do.rsh_by(do("Mul", centered, do.chosen(_ROOTS, place)), do("Add", k, 19 - kernel.fraction))
+        n = do.rsh_by(do("Mul", centered, do.chosen(_RSQRT_TABLE, place)), do("Add", k, 19 - kernel.fraction))
         if narrow:
             acc = do("Add", do("Mul", do.sat(n, 16), gamma), beta)
         else:
@@ -140,9 +142,11 @@ def _layer_norm(
             acc = do("Cast", do("Cast", acc, to=_FLOAT), to=_INT64)
         return do.narrow(do.rescaled(acc, form), kernel.rescale.dtype)
 
-    return [_by_rows(do, xs[0], shapes[0], len(shapes[0]) - kernel.axes, False, row)]
+    return [_apply_to_rows(do, xs[0], shapes[0], len(shapes[0]) - kernel.axes, False, row)]
 
 
-ROWS: Mapping[type[Kernel], Writer] = {
-    k.Softmax: _softmax, k.LogSoftmax: _log_softmax, k.LayerNorm: _layer_norm
-}  # fmt: skip
+ROW_WRITERS: Mapping[type[Kernel], KernelWriter] = {
+    k.Softmax: _softmax,
+    k.LogSoftmax: _log_softmax,
+    k.LayerNorm: _layer_norm,
+}

@@ -21,20 +21,31 @@ from simulator import kernels as k
 from simulator.kernel import Kernel
 
 from ...formats import DEQUANT, QUANT, Format
-from ...formats.layers import FloatLinear, WeightFormat
-from ...formats.real import Reals
+from ...formats.float_model import FloatNodeBuilder
+from ...formats.layers import FloatLinear, WeightedIntegerOp
 from ...graph import ir
-from ...graph.attributes import number, scales
+from ...graph.attributes import get_number, get_scales
 from ...plan import Affine
-from ..write import StandardGraph, Writer
-from .amounts import COUNTED, Amount, amount, operand_amounts, real_sum
-from .functions import DOMAIN, function
-from .nodes import NotExact
+from ..qdq_writer import QdqGraph, QdqWriter
+from .functions import DOMAIN, build_kernel_function
+from .nodes import NotExactError
+from .tie_offsets import FLOAT32_EXACT_LIMIT, TieOffset, check_float32_sum, compute_operand_offsets, compute_tie_offset
 
 __all__ = ["ExactGraph", "write_exact"]
 
 #: They move and choose integers, and round nothing.
-_PLAIN = (k.Clip, k.MaxPool, k.Pick, k.Gather, k.Lookup, k.Split, k.Reshape, k.Transpose, k.Constant, k.Dequant)
+_EXACT_KERNELS = (
+    k.Clip,
+    k.MaxPool,
+    k.IndexSelect,
+    k.Gather,
+    k.Lookup,
+    k.Split,
+    k.Reshape,
+    k.Transpose,
+    k.Constant,
+    k.Dequant,
+)
 
 _DOUBLE = int(ir.DataType.DOUBLE)
 
@@ -47,13 +58,13 @@ class ExactGraph:
     rounded}. functions : {tensor: what computes it}. approximate : {tensor: (operator, why it is not exact)}.
     """
 
-    standard: StandardGraph
+    standard: QdqGraph
     amounts: dict[str, tuple[float, ...]]
     functions: dict[str, str]
     approximate: dict[str, tuple[str, str]]
 
 
-def write_exact(model: ir.Graph, functions: bool) -> ExactGraph:
+def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
     """Return the integer graph `model`, which is left as it is, in standard ONNX, exact where it can be.
 
     functions : whether operators that have no exact form in real numbers become functions of operators on integers.
@@ -71,7 +82,7 @@ def write_exact(model: ir.Graph, functions: bool) -> ExactGraph:
 
 
 @dataclass
-class ExactWriter(Writer):
+class ExactWriter(QdqWriter):
     """`qdq.write` with exact forms; see the module."""
 
     with_functions: bool = False
@@ -84,43 +95,45 @@ class ExactWriter(Writer):
         super().__post_init__()
         self.unsigned = True
 
-    def meaning(self, form: Format, real: Reals, out: Sequence[Affine | None], bits: int) -> list[ir.Value]:
+    def meaning(self, form: Format, real: FloatNodeBuilder, out: Sequence[Affine | None], bits: int) -> list[ir.Value]:
         """Return the outputs of a node in the first exact form that it has, else their real values."""
         if form is DEQUANT:
             return form.meaning(real)
         kernel = form.bind(real.bound)
         if form is QUANT:
             return self._floor(real, kernel)
-        if isinstance(kernel, _PLAIN):
+        if isinstance(kernel, _EXACT_KERNELS):
             return form.meaning(real)
         where = str(real.node.outputs[0].name)
         try:
             if isinstance(kernel, k.Table):
                 return self._looked_up(real, kernel)
             return self._with_amount(form, real, kernel, out[0], bits)
-        except NotExact as error:
+        except NotExactError as error:
             reason = str(error)
         if self.with_functions and not isinstance(kernel, FloatLinear):
             try:
                 return self._function(form, real, kernel)
-            except NotExact as error:
+            except NotExactError as error:
                 reason = str(error)
         self.approximate[where] = (form.name, reason)
         return form.meaning(real)
 
     # ---- with amounts --------------------------------------------------------------------------------------------
 
-    def _with_amount(self, form: Format, real: Reals, kernel: Kernel, out: Affine | None, bits: int) -> list[ir.Value]:
+    def _with_amount(
+        self, form: Format, real: FloatNodeBuilder, kernel: Kernel, out: Affine | None, bits: int
+    ) -> list[ir.Value]:
         if isinstance(kernel, FloatLinear):
-            real_sum(kernel, [q.scale for _, q in self._operands(form, real)], self._weight_scale(real))
+            check_float32_sum(kernel, [q.scale for _, q in self._operands(form, real)], self._weight_scale(real))
             return form.meaning(real)
         if out is None or out.zero_point:
-            raise NotExact("its output has a zero point")
+            raise NotExactError("its output has a zero point")
         inputs = [q for _, q in self._operands(form, real)]
         if any(q.zero_point for q in inputs):
-            raise NotExact("an input has a zero point")
+            raise NotExactError("an input has a zero point")
         held = [q.scale for q in inputs]
-        each = operand_amounts(kernel, held, out.scale, bits)
+        each = compute_operand_offsets(kernel, held, out.scale, bits)
         where = str(real.node.outputs[0].name)
         if each is not None:
             added = [one.value for one in each]
@@ -136,7 +149,7 @@ class ExactWriter(Writer):
             return form.meaning(real)
         shapes = [real.bound.source_shapes[index] for index in form.operands(real.node)]
         types = [np.dtype("int8" if q.bits <= 8 else "int16" if q.bits <= 16 else "int32") for q in inputs]
-        found = amount(kernel, held, shapes, types, self._weight_scale(real), out.scale, bits)
+        found = compute_tie_offset(kernel, held, shapes, types, self._weight_scale(real), out.scale, bits)
         if found.value:
             self.amounts[where] = (found.value,)
         if isinstance(kernel, k.Linear) and len(shapes[0]) != 2:
@@ -144,29 +157,29 @@ class ExactWriter(Writer):
         (value,) = form.meaning(real)
         return [self._added(real, value, found.value) if found.value else value]
 
-    def _rows(self, form: Format, real: Reals, kernel: k.Linear, found: Amount) -> ir.Value:
+    def _rows(self, form: Format, real: FloatNodeBuilder, kernel: k.Linear, found: TieOffset) -> ir.Value:
         """Return a product of rows less the negative of its bias and amount, as one number each where that is exact.
 
         onnxruntime makes a Gemm of a product and a sum (some releases cannot open what comes out), not of a difference.
         """
-        assert isinstance(form, WeightFormat)
-        unit = number(real.attrs, "scale_x") * number(real.attrs, "scale_w")
+        assert isinstance(form, WeightedIntegerOp)
+        unit = get_number(real.attrs, "scale_x") * get_number(real.attrs, "scale_w")
         x, weight = form.weights(real, turned=True)[:2]
         value = real("MatMul", x, weight)
         bias = np.zeros(len(kernel.weight)) if kernel.bias is None else np.asarray(kernel.bias) / unit
-        together = 2 * found.bound < COUNTED  # half steps, too, are integers of 24 bits
+        together = 2 * found.bound < FLOAT32_EXACT_LIMIT  # half steps, too, are integers of 24 bits
         value = real("Sub", value, real.constant((-bias - found.value * together).astype(np.float32), "minus_bias"))
         return value if together or not found.value else self._added(real, value, found.value)
 
-    def _weight_scale(self, real: Reals) -> float | None:
+    def _weight_scale(self, real: FloatNodeBuilder) -> float | None:
         """Return the one scale of a node's weight, None where there are several or it has no weight."""
-        found = scales(real.attrs, "scale_w") if "scale_w" in real.attrs else None
+        found = get_scales(real.attrs, "scale_w") if "scale_w" in real.attrs else None
         return None if isinstance(found, Sequence) else found
 
-    def _added(self, real: Reals, value: ir.Value, half: float) -> ir.Value:
+    def _added(self, real: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
         return real("Add", value, real.constant(np.float32(half), "half_step"))
 
-    def _operand(self, real: Reals, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
+    def _operand(self, real: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
         """Return operand `index` with its amount; `rounded`: brought to the integers of the output first."""
         value = real.input(index)
         if not half:
@@ -177,7 +190,7 @@ class ExactWriter(Writer):
         parameters = [real.step(str(value.name), out.scale), *real.zero(ir.DataType.INT8)]
         return real("DequantizeLinear", real("QuantizeLinear", value, *parameters), *parameters)
 
-    def _floor(self, real: Reals, kernel: Kernel) -> list[ir.Value]:
+    def _floor(self, real: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return the real input, brought to the whole number that the simulator gives it; see `kernels.borders`."""
         x = real.given(0)
         assert isinstance(kernel, k.Quant)
@@ -199,7 +212,7 @@ class ExactWriter(Writer):
         value = real("Mul", whole, back)
         return [value if single else real("Cast", value, to=int(ir.DataType.FLOAT))]
 
-    def _looked_up(self, real: Reals, kernel: k.Table) -> list[ir.Value]:
+    def _looked_up(self, real: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
         """Return the integers that a table gives."""
         place = real("Cast", self._integers_of(real, 0), to=int(ir.DataType.INT64))
         place = real("Add", place, real.constant(np.int64(kernel.values.size // 2), "middle"))
@@ -209,14 +222,14 @@ class ExactWriter(Writer):
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
-    def _function(self, form: Format, real: Reals, kernel: Kernel) -> list[ir.Value]:
+    def _function(self, form: Format, real: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return a call of the kernel's function, on the integers of the inputs."""
         operands = form.operands(real.node)
         inputs = [self._integers_of(real, index) for index in operands]
         types = [np.dtype(value.dtype.numpy()) for value in inputs]  # type: ignore[union-attr]
         shapes = [real.bound.source_shapes[index] for index in operands]
         name = f"{form.name}_{len(self.written)}"
-        written = function(kernel, name, shapes, types, self.opset)
+        written = build_kernel_function(kernel, name, shapes, types, self.opset)
         kept = getattr(kernel, "kept", range(len(written.outputs)))
         call = ir.node(
             name, inputs, {}, domain=DOMAIN, num_outputs=len(written.outputs), name=f"{real.node.name}_{name}"
@@ -231,23 +244,23 @@ class ExactWriter(Writer):
         placed = dict(zip(kept, call.outputs, strict=True))
         return [placed.get(index, call.outputs[0]) for index in range(len(real.node.outputs))]
 
-    def _operands(self, form: Format, real: Reals) -> list[tuple[int, Affine]]:
+    def _operands(self, form: Format, real: FloatNodeBuilder) -> list[tuple[int, Affine]]:
         """Return the operands of a node with how each is held."""
         found = []
         for index in form.operands(real.node):
             q = real.held_as(index)
             if q is None:
-                raise NotExact(f"the scale of its input {index} is not known")
+                raise NotExactError(f"the scale of its input {index} is not known")
             found.append((index, q))
         return found
 
-    def _integers_of(self, real: Reals, index: int) -> ir.Value:
+    def _integers_of(self, real: FloatNodeBuilder, index: int) -> ir.Value:
         """Return the integers of operand `index`."""
         value = real.node.inputs[index]
         held = None if value is None else self.held.get(value)
         integers = value if index in real.bound.consts else None if held is None else held.integers
         if integers is None or integers.dtype is None:
-            raise NotExact(f"its input {index} is held in real numbers")
+            raise NotExactError(f"its input {index} is held in real numbers")
         if np.dtype(integers.dtype.numpy()) not in (np.int8, np.int16, np.int32):
-            raise NotExact(f"its input {index} is {integers.dtype.name}")
+            raise NotExactError(f"its input {index} is {integers.dtype.name}")
         return integers

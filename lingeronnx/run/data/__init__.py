@@ -1,18 +1,18 @@
 """Calibration and evaluation data: what a model is fed, from whatever form people have it in."""
 
-from .batches import MOST_UNBOUNDED, Data
+from .batches import MAX_UNBOUNDED_SAMPLES, Data
 from .functions import load_function
 from .inputs import Batch, InputSpec, Progress
 from .pictures import Pictures
-from .sources import found_from_anywhere
+from .sources import resolve_source_path
 
 __all__ = [
-    "MOST_UNBOUNDED",
+    "MAX_UNBOUNDED_SAMPLES",
     "Batch",
     "Data",
     "InputSpec",
     "Pictures",
     "Progress",
-    "found_from_anywhere",
+    "resolve_source_path",
     "load_function",
 ]

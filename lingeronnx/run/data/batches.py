@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...errors import DataError, code_of_others, nearest
+from ...errors import DataError, suggest_nearest, wrap_user_errors
 from .inputs import Batch, InputSpec
-from .sources import Given, opener
+from .sources import Item, open_items
 
-__all__ = ["MOST_UNBOUNDED", "Data"]
+__all__ = ["MAX_UNBOUNDED_SAMPLES", "Data"]
 
 #: Samples for calibration from a source that may have no end, without --limit: more tell nothing new.
-MOST_UNBOUNDED = 10_000
+MAX_UNBOUNDED_SAMPLES = 10_000
 
 # Samples held back: the last 4 of every 32 behind the first 512, which are all for calibration: fewer samples cost
 # accuracy (a tenth of a point on 480 of 512 pictures).
-_PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 512
-_MOST_HELD, _HELD_BYTES = 64, 32 << 20
-_KEPT_BYTES = 1 << 20  # of first samples
-_EMPTY = 1000  # items without a sample, one after another: a source that yields nothing else has no end
+_PERIOD, _HELD_OUT_PER_PERIOD, _FIRST_HELD_OUT_INDEX = 32, 4, 512
+_MAX_HELD_OUT, _MAX_HELD_OUT_BYTES = 64, 32 << 20
+_MAX_CACHED_BYTES = 1 << 20  # of first samples
+_MAX_EMPTY_ITEMS = 1000  # items without a sample, one after another: a source that yields nothing else has no end
 
 
 class Data:
@@ -69,7 +69,7 @@ class Data:
         self.notes: list[str] = []
         by_row = [spec.name for spec in inputs if spec.batched and spec.axis == 0]
         counted = sum(spec.axis is not None for spec in inputs)
-        self._open = opener(source, what, list(self.inputs), by_row if len(by_row) == counted else ())
+        self._open = open_items(source, what, list(self.inputs), by_row if len(by_row) == counted else ())
         self._used = False
 
     @property
@@ -124,11 +124,11 @@ class Data:
         if not self.hold or stop == start:
             return [(start, stop, False)]
         size = sum(array.nbytes // max(self.inputs[n].count(array), 1) for n, array in feeds.items())
-        most = min(_MOST_HELD, max(_HELD_OF_PERIOD, _HELD_BYTES // max(size, 1)))
+        most = min(_MAX_HELD_OUT, max(_HELD_OUT_PER_PERIOD, _MAX_HELD_OUT_BYTES // max(size, 1)))
         rows = np.arange(number, number + stop - start)
-        turn, place = rows // _PERIOD, rows % _PERIOD - (_PERIOD - _HELD_OF_PERIOD)
-        before = _FIRST // _PERIOD
-        held = (turn >= before) & (place >= 0) & ((turn - before) * _HELD_OF_PERIOD + place < most)
+        turn, place = rows // _PERIOD, rows % _PERIOD - (_PERIOD - _HELD_OUT_PER_PERIOD)
+        before = _FIRST_HELD_OUT_INDEX // _PERIOD
+        held = (turn >= before) & (place >= 0) & ((turn - before) * _HELD_OUT_PER_PERIOD + place < most)
         cuts = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(rows)]
         return [(start + a, start + b, bool(held[a])) for a, b in zip(cuts, cuts[1:], strict=False)]
 
@@ -171,18 +171,18 @@ class Data:
         """
         if size > self._head[0]:
             found = next(iter(self.peek(size)))[0]
-            if sum(array.nbytes for array in found.values()) > _KEPT_BYTES:
+            if sum(array.nbytes for array in found.values()) > _MAX_CACHED_BYTES:
                 return found
             self._head = size, found
         return {name: self._part(name, array, 0, size) for name, array in self._head[1].items()}
 
-    def _checked(self, items: Iterator[Given]) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
+    def _checked(self, items: Iterator[Item]) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
         """Yield (feeds, labels, samples) of `items`; DataError where one does not fit, or all are empty."""
         empty = 0
         for index, (given, labels) in enumerate(items):
             feeds, total = self._check(given, labels, f"{self.what}, item {index}")
             empty = 0 if total else empty + 1
-            if empty > _EMPTY:
+            if empty > _MAX_EMPTY_ITEMS:
                 raise DataError(
                     f"{self.what}: {empty} items in a row hold no sample; give some with samples, or an end"
                 )
@@ -193,7 +193,7 @@ class Data:
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
-                    f"{where}: '{name}' is not an input of the model{nearest(name, self.inputs)}; "
+                    f"{where}: '{name}' is not an input of the model{suggest_nearest(name, self.inputs)}; "
                     f"inputs are {', '.join(self.inputs)}"
                 )
         missing = [name for name in self.inputs if name not in feeds and name not in self.optional]
@@ -204,14 +204,14 @@ class Data:
                 f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}{advice}"
             )
         checked = {
-            name: self._sound(_array(feeds[name], name, where), spec, where)
+            name: self._sound(_to_array(feeds[name], name, where), spec, where)
             for name, spec in self.inputs.items()
             if name in feeds
         }
         sizes = {n: self.inputs[n].count(array) for n, array in checked.items() if self.inputs[n].batched}
         sizes = sizes or {"input": 1}
         if labels is not None:
-            sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
+            sizes["labels"] = len(np.atleast_1d(_to_array(labels, "labels", where)))
         if len(set(sizes.values())) > 1:
             given = [name for name in sizes if name != "labels"]
             fewest = min(given, key=sizes.__getitem__)
@@ -240,7 +240,9 @@ class Data:
                 or given.size % max(held.size, 1)
                 or not np.all(given.reshape(-1, held.size) == held.reshape(-1))
             ):
-                raise DataError(f"{where}: input '{name}' is fixed at {_short(held)}; the data hold {_short(given)}")
+                raise DataError(
+                    f"{where}: input '{name}' is fixed at {_format_array(held)}; the data hold {_format_array(given)}"
+                )
         return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _part(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -315,11 +317,11 @@ class Data:
             self.notes.append(text)
 
 
-def _short(array: np.ndarray) -> str:
+def _format_array(array: np.ndarray) -> str:
     flat = array.reshape(-1)[:4].tolist()
     return str(flat[0]) if array.size == 1 else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
 
 
-def _array(value: object, name: str, where: str) -> np.ndarray:
-    with code_of_others(f"{where}: '{name}' is no array of one shape", DataError):
+def _to_array(value: object, name: str, where: str) -> np.ndarray:
+    with wrap_user_errors(f"{where}: '{name}' is no array of one shape", DataError):
         return np.asarray(value)

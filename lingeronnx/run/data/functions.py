@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, code_of_others, nearest
+from ...errors import DataError, suggest_nearest, wrap_user_errors
 
-__all__ = ["load_function", "user_function"]
+__all__ = ["import_function", "load_function"]
 
 
 def load_function(text: str, what: str) -> Callable[..., Any]:
@@ -21,12 +21,12 @@ def load_function(text: str, what: str) -> Callable[..., Any]:
         raise DataError(
             f"{what}: '{text}' is not module:function or file.py:function; name it so, such as calib.py:batches"
         )
-    return user_function(module, name, what)
+    return import_function(module, name, what)
 
 
-def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
+def import_function(module: str, name: str, what: str) -> Callable[..., Any]:
     """Return the function `name` of a module, or of a file that ends in .py; DataError when there is none."""
-    with code_of_others(f"{what}: importing {module} failed", DataError):
+    with wrap_user_errors(f"{what}: importing {module} failed", DataError):
         if module.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(module).stem, module)
             if spec is None or spec.loader is None or not Path(module).is_file():
@@ -39,5 +39,5 @@ def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
     if not callable(function):
         names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
         listed = f"; it has {', '.join(names[:8])}" if names else "; write one that returns the data"
-        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}{listed}")
+        raise DataError(f"{what}: {module} has no function '{name}'{suggest_nearest(name, names)}{listed}")
     return function

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...errors import ConfigError, DataError
-from ...files import no_regular_file
+from ...files import describe_irregular_file
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Pictures", "is_picture"]
 
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_CHUNK = 1 << 22  # elements of one item
-_SIDE = 1 << 14  # of a picture for a model
-_PIXELS = 1 << 24  # of one for a model
-_FILE_PIXELS = 1 << 26  # of one in a file: a few hundred MB
+_CHUNK_VALUES = 1 << 22  # elements of one item
+_MAX_SIDE = 1 << 14  # of a picture for a model
+_MAX_PIXELS = 1 << 24  # of one for a model
+_MAX_FILE_PIXELS = 1 << 26  # of one in a file: a few hundred MB
 
 Color = Literal["rgb", "bgr", "gray"]
 Layout = Literal["nchw", "nhwc"]
@@ -86,9 +86,10 @@ class Pictures:
         ):
             if value not in known:
                 raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
-        if not all(0 < side <= _SIDE for side in size) or size[0] * size[1] > _PIXELS:
+        if not all(0 < side <= _MAX_SIDE for side in size) or size[0] * size[1] > _MAX_PIXELS:
             raise ConfigError(
-                f"pictures: size {size}; it is width and height, 1 to {_SIDE} each, {_PIXELS} pixels together at most"
+                f"pictures: size {size}; it is width and height, 1 to {_MAX_SIDE} each, {_MAX_PIXELS} pixels together "
+                "at most"
             )
         self.size, self.layout, self.color, self.resize = (int(size[0]), int(size[1])), layout, color, resize
         channels = 1 if color == "gray" else 3
@@ -97,7 +98,7 @@ class Pictures:
             raise ConfigError(f"pictures: std {std}; it must be positive")
         self.folder = Path(folder)
         self._files = self._listed()
-        _pillow()
+        _import_pillow()
 
     def __getstate__(self) -> dict[str, object]:
         """Another process may work in another folder."""
@@ -110,7 +111,7 @@ class Pictures:
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         """Yield (float32 array of some pictures, int64 class of each or None)."""
         width, height = self.size
-        count = max(_CHUNK // (width * height * len(self._mean)), 1)
+        count = max(_CHUNK_VALUES // (width * height * len(self._mean)), 1)
         for start in range(0, len(self._files), count):
             part = self._files[start : start + count]
             labels = [label for _, label in part]
@@ -144,14 +145,15 @@ class Pictures:
 
     def _read(self, path: Path) -> np.ndarray:
         """Return uint8 pixels [H, W, C]."""
-        image = _pillow()
-        if (odd := no_regular_file(path)) is not None:
+        image = _import_pillow()
+        if (odd := describe_irregular_file(path)) is not None:
             raise DataError(f"pictures: {path} is {odd}, no regular file; remove it from the folder")
         try:
             with warnings.catch_warnings(action="ignore"), image.open(path) as opened:  # large ones have a limit here
-                if opened.width * opened.height > _FILE_PIXELS:
+                if opened.width * opened.height > _MAX_FILE_PIXELS:
                     raise DataError(
-                        f"pictures: {path} has {opened.width} x {opened.height} pixels; {_FILE_PIXELS} are the limit, "
+                        f"pictures: {path} has {opened.width} x {opened.height} pixels; {_MAX_FILE_PIXELS} are the "
+                        "limit, "
                         "make it smaller first"
                     )
                 picture = opened.convert("L" if self.color == "gray" else "RGB")
@@ -159,7 +161,8 @@ class Pictures:
             raise
         except image.DecompressionBombError as error:
             raise DataError(
-                f"pictures: {path} has far more than {_FILE_PIXELS} pixels, which are the limit; make it smaller first"
+                f"pictures: {path} has far more than {_MAX_FILE_PIXELS} pixels, which are the limit; make it smaller "
+                "first"
             ) from error
         except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
             raise DataError(f"pictures: {path} is not a readable picture; take it out, or save it again") from error
@@ -168,7 +171,7 @@ class Pictures:
 
     def _resized(self, picture: Image) -> Image:
         """Return the picture at `size`, bilinear."""
-        image = _pillow()
+        image = _import_pillow()
         (width, height), filtered = self.size, image.Resampling.BILINEAR
         if self.resize == "fit":
             return picture.resize(self.size, filtered)
@@ -186,7 +189,7 @@ def _per_channel(value: float | Sequence[float], channels: int, what: str) -> np
     return np.broadcast_to(array, channels)
 
 
-def _pillow() -> ModuleType:
+def _import_pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError:

@@ -14,15 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from ...errors import DataError, code_of_others
-from .archives import labels_of, read_file
-from .functions import user_function
+from ...errors import DataError, wrap_user_errors
+from .archives import find_labels, iter_file_items
+from .functions import import_function
 from .pictures import is_picture
 
-__all__ = ["Given", "Opener", "found_from_anywhere", "opener"]
+__all__ = ["Item", "ItemSource", "open_items", "resolve_source_path"]
 
 #: What is given for one batch, before it is looked at, and its labels.
-Given = tuple[object, object]
+Item = tuple[object, object]
 
 
 class _CalibrationReader(Protocol):
@@ -30,17 +30,17 @@ class _CalibrationReader(Protocol):
 
 
 @dataclass
-class Opener:
+class ItemSource:
     """How to read a source: `make` returns a fresh iterator where `again` is true."""
 
-    make: Callable[[], Iterator[Given]]
+    make: Callable[[], Iterator[Item]]
     again: bool
     what: str
     open_ended: bool = False  # whether nobody knows how many items there are
-    head: list[Given] = field(default_factory=list)
-    rest: Iterator[Given] | None = None
+    head: list[Item] = field(default_factory=list)
+    rest: Iterator[Item] | None = None
 
-    def read(self) -> Iterator[Given]:
+    def read(self) -> Iterator[Item]:
         """Yield all items; what the user's own code raises becomes a DataError."""
         if self.again:
             yield from self._items()
@@ -49,7 +49,7 @@ class Opener:
         self.rest = self.rest or self._items()
         yield from self.rest
 
-    def peek(self) -> Iterator[Given]:
+    def peek(self) -> Iterator[Item]:
         """Yield the first items without using them up."""
         if self.again:
             yield from self._items()
@@ -60,36 +60,36 @@ class Opener:
             self.head.append(item)
             yield item
 
-    def _items(self) -> Iterator[Given]:
-        with code_of_others(f"{self.what}: reading it failed", DataError):
+    def _items(self) -> Iterator[Item]:
+        with wrap_user_errors(f"{self.what}: reading it failed", DataError):
             yield from self.make()
 
 
-def opener(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> Opener:
+def open_items(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> ItemSource:
     """Return how to read `source`, whatever form it has; DataError where it has none that is known.
 
-    names, by_row : the model's inputs, as `read_file` takes them.
+    names, by_row : the model's inputs, as `iter_file_items` takes them.
     """
-    pair = partial(_pair, names=names)
+    pair = partial(_split_item, names=names)
     if isinstance(source, str | os.PathLike):
-        return _from_text(os.fspath(source), what, names, by_row)
+        return _open_path(os.fspath(source), what, names, by_row)
     if isinstance(source, np.ndarray):
-        return Opener(lambda: iter([(source, None)]), True, what)
+        return ItemSource(lambda: iter([(source, None)]), True, what)
     if isinstance(source, Mapping):
-        return Opener(lambda: iter([_split(source, names)]), True, what)
+        return ItemSource(lambda: iter([_separate_labels(source, names)]), True, what)
     if hasattr(source, "get_next"):
-        return Opener(lambda: map(pair, _read_out(source)), hasattr(source, "rewind"), what, True)
+        return ItemSource(lambda: map(pair, _iter_calibration_reader(source)), hasattr(source, "rewind"), what, True)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
-        return Opener(lambda: (_one_sample(source[index], names) for index in range(len(source))), True, what)
+        return ItemSource(lambda: (_add_batch_axis(source[index], names) for index in range(len(source))), True, what)
     if callable(source) and not isinstance(source, Iterable):
-        return Opener(lambda: map(pair, _iterate(source(), what)), True, what, True)
+        return ItemSource(lambda: map(pair, _check_iterable(source(), what)), True, what, True)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
-        return Opener(lambda: map(pair, source), again, what, not hasattr(source, "__len__"))
+        return ItemSource(lambda: map(pair, source), again, what, not hasattr(source, "__len__"))
     raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
 
 
-def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> Opener:
+def _open_path(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> ItemSource:
     path = Path(text)
     if "\0" in text:
         raise DataError(f"{what}: {text!r} is no path; no file's name holds the character NUL")
@@ -102,17 +102,21 @@ def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[
             )
         if not files:
             raise DataError(f"{what}: the folder {path} holds no .npz or .npy file; numpy.savez writes one")
-        return Opener(lambda: (item for file in files for item in read_file(file, what, names, by_row)), True, what)
+        return ItemSource(
+            lambda: (item for file in files for item in iter_file_items(file, what, names, by_row)), True, what
+        )
     if path.suffix in (".npz", ".npy"):
-        return Opener(lambda: read_file(path, what, names, by_row), True, what)
+        return ItemSource(lambda: iter_file_items(path, what, names, by_row), True, what)
     module, colon, name = text.rpartition(":")
     if colon and module and name.isidentifier():
-        function = user_function(module, name, what)
-        return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what, True)
+        function = import_function(module, name, what)
+        return ItemSource(
+            lambda: map(partial(_split_item, names=names), _check_iterable(function(), what)), True, what, True
+        )
     raise DataError(f"{what}: '{text}' is none of these; give an .npz or .npy file, a folder, or module:function")
 
 
-def found_from_anywhere(source: object) -> object:
+def resolve_source_path(source: object) -> object:
     """Return what names a file so that a process in another folder finds it, all else as it is."""
     if not isinstance(source, str | os.PathLike):
         return source
@@ -123,15 +127,15 @@ def found_from_anywhere(source: object) -> object:
     return os.path.abspath(text) if Path(text).exists() else source
 
 
-def _split(arrays: Mapping[str, object], names: Collection[str]) -> tuple[dict[str, np.ndarray], object]:
+def _separate_labels(arrays: Mapping[str, object], names: Collection[str]) -> tuple[dict[str, np.ndarray], object]:
     """Take out the labels, no input in `names`; drop arrays that are not numbers (class names and the like)."""
-    key = labels_of(arrays, names)
+    key = find_labels(arrays, names)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
     numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
     return numeric, None if key is None else arrays[key]
 
 
-def _iterate(items: object, what: str) -> Iterable[object]:
+def _check_iterable(items: object, what: str) -> Iterable[object]:
     if isinstance(items, Mapping | np.ndarray):
         return [items]
     if not isinstance(items, Iterable):
@@ -142,18 +146,18 @@ def _iterate(items: object, what: str) -> Iterable[object]:
     return items
 
 
-def _pair(item: object, names: Collection[str]) -> Given:
+def _split_item(item: object, names: Collection[str]) -> Item:
     """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
     if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
-        return _split(item[0], names)[0] if isinstance(item[0], Mapping) else item[0], item[1]
+        return _separate_labels(item[0], names)[0] if isinstance(item[0], Mapping) else item[0], item[1]
     if isinstance(item, tuple | list) and len(item) == 1:
         return item[0], None
-    return _split(item, names) if isinstance(item, Mapping) else (item, None)
+    return _separate_labels(item, names) if isinstance(item, Mapping) else (item, None)
 
 
-def _one_sample(item: object, names: Collection[str]) -> Given:
+def _add_batch_axis(item: object, names: Collection[str]) -> Item:
     """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
-    feeds, label = _pair(item, names)
+    feeds, label = _split_item(item, names)
     if isinstance(feeds, Mapping):
         feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
     else:
@@ -161,7 +165,7 @@ def _one_sample(item: object, names: Collection[str]) -> Given:
     return feeds, None if label is None else np.asarray(label)[None]
 
 
-def _read_out(reader: _CalibrationReader) -> Iterator[object]:
+def _iter_calibration_reader(reader: _CalibrationReader) -> Iterator[object]:
     """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
     if hasattr(reader, "rewind"):
         reader.rewind()

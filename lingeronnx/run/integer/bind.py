@@ -11,31 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.kernel import Call, MachineError, Spec
+from simulator.kernel import SimulatorError, Step, TensorSpec
 
 from ...errors import ModelError
-from ...formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
+from ...formats import (
+    Format,
+    KernelInfo,
+    find_nonzero_zero_point,
+    is_quantized_domain,
+    read_attributes,
+    require_integer_op,
+)
 from ...graph import ir
 from ...graph.attributes import Attributes
 from ...plan import Affine
-from ..runners import FloatFallback, OpenedFallbacks
-from .dialects import Side
+from ..runners import FallbackSessionCache, FloatFallback
+from .dialects import ArithmeticSide
 
 if TYPE_CHECKING:
     from simulator.kernel import Kernel
 
-__all__ = ["Binder", "Steps", "bound_kernel"]
+__all__ = ["Binder", "BoundGraph", "bind_kernel"]
 
 
 @dataclass(frozen=True)
-class Steps:
+class BoundGraph:
     """The steps of a graph, and of every tensor its type, of the integer ones how they are held.
 
     inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
     """
 
-    steps: Sequence[Call]
-    specs: Mapping[str, Spec]
+    steps: Sequence[Step]
+    specs: Mapping[str, TensorSpec]
     held: Mapping[str, Affine]
     inner: Mapping[str, str]
 
@@ -45,22 +52,22 @@ class Binder:
 
     def __init__(
         self,
-        model: ir.Graph,
-        side: Side,
+        model: ir.Model,
+        side: ArithmeticSide,
         consts: Mapping[str, Any],
-        specs: Mapping[str, Spec],
+        specs: Mapping[str, TensorSpec],
         batched: bool,
         keep: Collection[str] | None = (),
-        opened: OpenedFallbacks | None = None,
+        opened: FallbackSessionCache | None = None,
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self._opened = opened
         self.specs = dict(specs)
         self.held: dict[str, Affine] = {}
-        self.steps: list[Call] = []
+        self.steps: list[Step] = []
         #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
         self.inner: dict[str, str] = {}
-        self._taken = {str(v.name) for v in ir.values(model)}
+        self._taken = {str(v.name) for v in ir.iter_values(model)}
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
@@ -81,7 +88,7 @@ class Binder:
         self._flush()
 
     def _integer(self, node: ir.Node) -> Format | None:
-        form = known_format(node)
+        form = require_integer_op(node)
         if is_quantized_domain(node):
             return form
         if form is None or form.domain:
@@ -91,7 +98,7 @@ class Binder:
         return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
 
     def _bind(self, form: Format, node: ir.Node) -> None:
-        attrs = attributes(form, node)
+        attrs = read_attributes(form, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
         for index in form.operands(node):
@@ -102,12 +109,12 @@ class Binder:
                     f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; the file is damaged"
                 )
         self._check_scales(form, node, attrs, names)
-        if not self._side.target.zero_points and (key := other_zero(attrs)) is not None:
+        if not self._side.target.zero_points and (key := find_nonzero_zero_point(attrs)) is not None:
             raise ModelError(
                 f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
                 f"on {self._side.target.name} the integer 0 stands for 0"
             )
-        bound = Bound(
+        bound = KernelInfo(
             node,
             attrs,
             consts,
@@ -116,12 +123,12 @@ class Binder:
             self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )
-        fn = bound_kernel(form, bound)
+        fn = bind_kernel(form, bound)
         inputs = tuple(names[i] for i in form.operands(node))
         reals = {str(node.outputs[i].name) for i in form.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        inside = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
-        self._append(Call(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
+        inside = {name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        self._append(Step(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
         written = form.out_scales(bound, [self.held.get(name) for name in names])
         for value, q in zip(node.outputs, written, strict=False):
             if value.name in reals and q is not None:
@@ -133,7 +140,7 @@ class Binder:
         """Dequantize the integers `held` of tensor `name`."""
         from simulator.kernels import Dequant
 
-        self._append(Call(Dequant(scale), (held,), (name,)))
+        self._append(Step(Dequant(scale), (held,), (name,)))
         self.inner[held] = name
         self._taken.add(held)
 
@@ -161,9 +168,9 @@ class Binder:
         from simulator.kernels import Constant
 
         if name not in self.specs:
-            self._append(Call(Constant(array), (), (name,)))
+            self._append(Step(Constant(array), (), (name,)))
 
-    def _append(self, call: Call) -> None:
+    def _append(self, call: Step) -> None:
         if lost := next((name for name in call.inputs if name not in self.specs), ""):
             raise ModelError(
                 f"the node that writes '{call.outputs[0]}': its input '{lost}' is neither computed nor a constant; a "
@@ -172,7 +179,7 @@ class Binder:
         self.steps.append(call)
         try:
             results = call.fn.infer(*(self.specs[name] for name in call.inputs))
-        except MachineError as error:
+        except SimulatorError as error:
             raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
         if len(results) < len(call.outputs):
             raise ModelError(
@@ -184,15 +191,17 @@ class Binder:
     def _flush(self) -> None:
         if self._pending:
             results = [v for node in self._pending for v in node.outputs]
-            inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
+            inner = {
+                str(v.name) for v in results if (ir.get_shape(v) or (0,))[0] in (None, 1)
+            }  # those with a batch axis
             keep = inner if self._keep is None else inner & set(self._keep)
             fallback = FloatFallback(self._model, self._pending, keep, self._opened)
             self._pending = []
             if fallback.outputs:  # else nobody reads what they compute
-                self._append(Call(fallback, fallback.inputs, fallback.outputs))
+                self._append(Step(fallback, fallback.inputs, fallback.outputs))
 
 
-def bound_kernel(form: Format, bound: Bound) -> Kernel:
+def bind_kernel(form: Format, bound: KernelInfo) -> Kernel:
     """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.

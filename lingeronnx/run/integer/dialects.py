@@ -11,27 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import ConfigError, ModelError
-from ...formats import FORMATS, Format
+from ...formats import INTEGER_OPS, Format
 from ...graph import ir
 from ...targets import Target
 from ...targets.arithmetic import Arithmetic
 
-__all__ = ["ARITHMETICS", "Side", "dialect"]
+__all__ = ["ARITHMETICS", "ArithmeticSide", "detect_dialect"]
 
 ARITHMETICS = ("executor", "training")
 
 #: Names of dialect v1 that dialect v3 does not have.
-_FIRST = {form.name for form in FORMATS if form.v3_name not in (None, form.name)}
+_V1_NAMES = {form.name for form in INTEGER_OPS if form.v3_name not in (None, form.name)}
 
 
-def dialect(model: ir.Graph) -> int:
+def detect_dialect(model: ir.Model) -> int:
     """Return 3 for a graph with nodes of domain `linger` none of which has a name of dialect v1, else 1."""
     nodes = [node for node in model.graph if node.domain == "linger"]
-    return 3 if nodes and not any(node.op_type in _FIRST for node in nodes) else 1
+    return 3 if nodes and not any(node.op_type in _V1_NAMES for node in nodes) else 1
 
 
 @dataclass(frozen=True)
-class Side:
+class ArithmeticSide:
     """Whose arithmetic a graph's operators have: the executor's or the training side's.
 
     target : the platform. dialect : of the graph, where the training side's arithmetic is meant; 0: the executor's.
@@ -41,11 +41,11 @@ class Side:
     dialect: int = 0
 
     @classmethod
-    def of(cls, model: ir.Graph, target: Target, name: str | None) -> Side:
+    def of(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
         """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
         if name not in (None, *ARITHMETICS):
             raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
-        number = dialect(model)
+        number = detect_dialect(model)
         trains = name == "training" or (name is None and number == 3)
         return cls(target, number if trains else 0)
 

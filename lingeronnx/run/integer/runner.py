@@ -1,7 +1,7 @@
 """Running integer graphs: batches through compiled programs of simulator steps.
 
-`IntRunner.run` yields the same stream as `runners.FloatRunner`. `bind` makes the steps, `walk` goes through them one by
-one.
+`IntegerRunner.run` yields the same stream as `runners.FloatRunner`. `bind` makes the steps, `walk` goes through them
+one by one.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.kernel import MachineError, Spec
+from simulator.kernel import SimulatorError, TensorSpec
 
 from ...errors import ConfigError, DataError, ModelError
 from ...formats import QUANT
 from ...graph import ir
-from ...graph.batch_axes import open_axis
+from ...graph.batch_axes import find_dynamic_axis
 from ...plan import Affine
-from ...targets import DEFAULT, Target, by_name
-from ...targets.arithmetic import Quantizer
-from ..runners import OpenedFallbacks, Stream, input_specs, leading_to
-from .bind import Binder, Steps
-from .dialects import Side
+from ...targets import DEFAULT, Target, get_target
+from ...targets.arithmetic import QuantArithmetic
+from ..runners import FallbackSessionCache, Stream, find_ancestors, get_input_specs
+from .bind import Binder, BoundGraph
+from .dialects import ArithmeticSide
 from .walk import GraphWalk, run_program
 
 if TYPE_CHECKING:
-    from simulator.machine import Program
+    from simulator.program import Program
 
-__all__ = ["IntRunner", "target_of"]
+__all__ = ["IntegerRunner", "detect_target"]
 
-_SHAPES = 64  # types and shapes of feeds whose program is found without looking at the graph
+_MAX_DIRECT_PROGRAMS = 64  # types and shapes of feeds whose program is found without looking at the graph
 
 
-class IntRunner:
+class IntegerRunner:
     """An integer graph in the simulator; float nodes between integer ones run as float fallbacks.
 
     model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
@@ -42,33 +42,34 @@ class IntRunner:
     row : the platform; None is the one that the graph was made for.
     """
 
-    def __init__(self, model: ir.Graph, arithmetic: str | None = None, target: Target | None = None) -> None:
+    def __init__(self, model: ir.Model, arithmetic: str | None = None, target: Target | None = None) -> None:
         self.model = model
-        self.target = target_of(model) if target is None else target
-        self.side = Side.of(model, self.target, arithmetic)
+        self.target = detect_target(model) if target is None else target
+        self.side = ArithmeticSide.of(model, self.target, arithmetic)
         #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
         self._wide = _wide_inputs(model, self.target)
         self.inputs = [
-            replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec for spec in input_specs(model)
+            replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
+            for spec in get_input_specs(model)
         ]
-        held = {name: ir.const(value) for name, value in model.graph.initializers.items()}
+        held = {name: ir.const_value(value) for name, value in model.graph.initializers.items()}
         self.consts = {name: array for name, array in held.items() if array is not None}
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
-                self.consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
+                self.consts[ir.output_name(node)] = np.asarray(ir.get_attr(node, "value"))
         #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact. A setting beside
         #: inputs for one sample is no such case: it goes along with every sample.
         self.whole = any(not spec.batched for spec in self.inputs)
         if any(spec.single for spec in self.inputs):
             self.whole = any(not spec.batched for spec in self.inputs if spec.axis is not None)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
-        self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
+        self.batch_axes = {str(v.name): axis for v in ir.iter_values(model) if (axis := find_dynamic_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
-        self._direct: dict[Any, _Direct] = {}
+        self._direct: dict[Any, _DirectProgram] = {}
         #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatFallback`.
-        self.opened: OpenedFallbacks = {}
-        _check_row()
+        self.opened: FallbackSessionCache = {}
+        _check_simd_settings()
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +114,7 @@ class IntRunner:
         fed = self._fed(given if self.whole else self._stacked(given), quantized)
         rows = 1 if self.whole else count
         specs = {
-            name: Spec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
+            name: TensorSpec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
             for name, array in fed.items()
         }
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
@@ -121,11 +122,14 @@ class IntRunner:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, held = self._programs[key]
         self._remember(known, given, fed, program, held)
-        forced = {name: _in_rows(array, count, self.batch_axes.get(name, 0)) for name, array in (force or {}).items()}
+        forced = {
+            name: _stack_along_axis0(array, count, self.batch_axes.get(name, 0))
+            for name, array in (force or {}).items()
+        }
         try:
             for name, array in run_program(program, fed, forced, count):
-                yield name, _batched(array, count, self.batch_axes.get(name, 0)), held.get(name)
-        except MachineError as error:  # the feeds were checked: what is forced has another type, shape or name
+                yield name, _unstack_samples(array, count, self.batch_axes.get(name, 0)), held.get(name)
+        except SimulatorError as error:  # the feeds were checked: what is forced has another type, shape or name
             raise DataError(str(error)) from error
 
     def _remember(
@@ -142,24 +146,24 @@ class IntRunner:
         plain = self.whole or (
             program.per_sample and not set(program.names) & {n for n, a in self.batch_axes.items() if a}
         )
-        if as_it_is and plain and len(self._direct) < _SHAPES:
-            self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, held)
+        if as_it_is and plain and len(self._direct) < _MAX_DIRECT_PROGRAMS:
+            self._direct[known] = _DirectProgram(program, {to: names[id(array)] for to, array in fed.items()}, held)
 
     def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> GraphWalk:
         """Return a `GraphWalk` on one batch of real inputs through the steps that lead to `wanted` (None: all)."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
-        specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
+        specs = {n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
-        binder.run(None if wanted is None else leading_to(self.model.graph, wanted))
+        binder.run(None if wanted is None else find_ancestors(self.model.graph, wanted))
         return GraphWalk(binder, given)
 
-    def bind(self, specs: Mapping[str, Spec]) -> Steps:
+    def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
         binder.run()
-        return Steps(binder.steps, binder.specs, binder.held, binder.inner)
+        return BoundGraph(binder.steps, binder.specs, binder.held, binder.inner)
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
@@ -215,39 +219,39 @@ class IntRunner:
         return feed
 
     def _compile(
-        self, specs: Mapping[str, Spec], keep: Collection[str] | None, quantized: Collection[str]
+        self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None, quantized: Collection[str]
     ) -> tuple[Program, dict[str, Affine]]:
-        from simulator import machine
+        from simulator import program
 
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep, self.opened)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.inputs_held[str(value.name)] if value.name in quantized else None
             if found is not None:
-                binder.held.update({ir.written_name(use.node): found for use in value.uses()})
+                binder.held.update({ir.output_name(use.node): found for use in value.uses()})
         wanted = None if keep is None else [name for name in keep if name in binder.specs]
         if binder.inner and keep is None:
             wanted = [name for name in binder.specs if name not in binder.inner]
         try:
-            return machine.compile(binder.steps, specs, wanted), binder.held
-        except machine.MachineError as error:
+            return program.compile_program(binder.steps, specs, wanted), binder.held
+        except program.SimulatorError as error:
             raise ModelError(str(error)) from error
 
 
-def _check_row() -> None:
+def _check_simd_settings() -> None:
     """Raise ConfigError where LINGERONNX_SIMD names no row that this processor has, or LINGERONNX_THREADS no number."""
-    from simulator._threads import threads_asked
-    from simulator.rows import row
+    from simulator._threads import get_configured_threads
+    from simulator.instruction_sets import get_instruction_set
 
     try:
-        threads_asked()
-        row()
-    except MachineError as error:
+        get_configured_threads()
+        get_instruction_set()
+    except SimulatorError as error:
         raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)
-class _Direct:
+class _DirectProgram:
     """A program that takes feeds of certain types and shapes as they are; feeds: its input -> the graph's."""
 
     program: Program
@@ -255,32 +259,37 @@ class _Direct:
     held: Mapping[str, Affine]
 
 
-def target_of(model: ir.Graph) -> Target:
+def detect_target(model: ir.Model) -> Target:
     """Return the platform a graph was made for: our metadata, else any node's `platform`, else the first chip."""
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
-        name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), DEFAULT.name)
-    return by_name(str(name))
+        name = next((n for node in model.graph if (n := ir.get_attr(node, "platform"))), DEFAULT.name)
+    return get_target(str(name))
 
 
-def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
+def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     """Return an array whose samples, one of them at `axis` of each, came out one after another along axis 0."""
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != 1 or array.shape[0] % count:
         return array
     return np.concatenate(np.split(array, count), axis=axis)
 
 
-def _in_rows(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """Return an array whose samples lie along `axis` with one after another along axis 0: what `_batched` undoes."""
+def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
+    """Return an array whose samples lie along `axis` with one after another along axis 0.
+
+    What `_unstack_samples` undoes.
+    """
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != count:
         return array
     return np.concatenate(np.split(array, count, axis))
 
 
-def _wide_inputs(model: ir.Graph, target: Target) -> set[str]:
-    quantizer = target.computes(QUANT.name, Quantizer)
+def _wide_inputs(model: ir.Model, target: Target) -> set[str]:
+    quantizer = target.computes(QUANT.name, QuantArithmetic)
     widest = 32 if quantizer is None else quantizer.widest
     quants = [
-        node for node in model.graph if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32
+        node
+        for node in model.graph
+        if node.op_type == QUANT.name and widest < int(ir.get_attr(node, "data_bits", 8)) <= 32
     ]
-    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
+    return {ir.input_name(node) for node in quants if ir.require_input(node).is_graph_input()}

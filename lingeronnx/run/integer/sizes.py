@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from simulator.kernel import Spec
+from simulator.kernel import TensorSpec
 
 from ...errors import ModelError
 from ...formats import Format
@@ -13,13 +13,13 @@ from ...graph import ir
 from ...graph.attributes import Attributes
 from ...targets import GENERIC
 from .bind import Binder
-from .dialects import Side
-from .runner import IntRunner
+from .dialects import ArithmeticSide
+from .runner import IntegerRunner
 
-__all__ = ["sizes"]
+__all__ = ["infer_shapes"]
 
 
-class _Sizer(Binder):
+class _ShapeBinder(Binder):
     """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
 
     def _bind(self, form: Format, node: ir.Node) -> None:
@@ -38,17 +38,17 @@ class _Sizer(Binder):
         self._pending = []
 
 
-def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
+def infer_shapes(model: ir.Model) -> dict[ir.Value, tuple[int | None, ...]]:
     """Return the shapes of the integer `model`'s tensors for one sample, as far as they follow from its inputs'.
 
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
-    runner = IntRunner(model, target=GENERIC)
+    runner = IntegerRunner(model, target=GENERIC)
     specs = {
-        s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
+        s.name: TensorSpec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
         for s in runner.inputs
         if s.shape and None not in s.shape[1:]
     }
-    binder = _Sizer(model, Side(GENERIC), runner.consts, specs, not runner.whole)
+    binder = _ShapeBinder(model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.whole)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

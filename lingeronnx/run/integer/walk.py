@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.kernel import Call
+from simulator.kernel import Step
 
 from .bind import Binder
 
 if TYPE_CHECKING:
     from simulator.kernel import Kernel
-    from simulator.machine import Program
+    from simulator.program import Program
 
 __all__ = ["GraphWalk", "WalkStep", "run_program"]
 
@@ -39,7 +39,7 @@ class GraphWalk:
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
         self._binder, self._arrays = binder, dict(feed)
         self._last = {name: i for i, call in enumerate(binder.steps) for name in call.inputs}
-        self._step: Call | None = None
+        self._step: Step | None = None
         self._shown: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
@@ -68,14 +68,14 @@ class GraphWalk:
         self._shown.array = np.empty(0)
         for name in self._step.outputs:
             del self._arrays[name]
-        self._compute(Call(kernel, self._step.inputs, self._step.outputs))
+        self._compute(Step(kernel, self._step.inputs, self._step.outputs))
         self._shown.array = self._arrays[self._step.outputs[0]]
 
-    def _compute(self, call: Call) -> None:
-        from simulator import machine
+    def _compute(self, call: Step) -> None:
+        from simulator import program as machine
 
         specs = {name: self._binder.specs[name] for name in call.inputs}
-        program = machine.compile([call], specs, call.outputs)
+        program = machine.compile_program([call], specs, call.outputs)
         feed = {name: self._arrays[name] for name in call.inputs}
         rows = {name: max(specs[name].shape[:1], default=1) for name in call.inputs}  # of one sample
         count = max((len(a) // rows[n] for n, a in feed.items() if a.ndim), default=1)

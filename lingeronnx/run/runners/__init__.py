@@ -1,10 +1,19 @@
 """Running float operators by onnxruntime: a whole model, a part of it, or a step between integer ones."""
 
-from .float_fallbacks import FloatFallback, OpenedFallbacks, leading_to, reads, submodel
-from .float_runner import FloatRunner, Item, ShapeRunner, Stream, input_specs
-from .sessions import ort_session
+from .float_fallbacks import FallbackSessionCache, FloatFallback, extract_submodel, find_ancestors, iter_read_values
+from .float_runner import FloatRunner, Item, ShapeRunner, Stream, get_input_specs
+from .sessions import open_ort_session
 
 __all__ = [
-    "FloatFallback", "FloatRunner", "OpenedFallbacks", "Item", "ShapeRunner", "Stream", "input_specs",
-    "leading_to", "ort_session", "reads", "submodel",
-]  # fmt: skip
+    "FloatFallback",
+    "FloatRunner",
+    "FallbackSessionCache",
+    "Item",
+    "ShapeRunner",
+    "Stream",
+    "get_input_specs",
+    "find_ancestors",
+    "open_ort_session",
+    "iter_read_values",
+    "extract_submodel",
+]

@@ -9,68 +9,79 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from simulator.kernel import PlainKernel, Spec
+from simulator.kernel import NumpyKernel, TensorSpec
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from .batching import TOGETHER, Batching, abreast, apart, batching, copies, filled, flat, placed, repeated
-from .refusal import reason
-from .sessions import ort_session
+from .batching import (
+    PARALLEL_SAMPLES,
+    Batching,
+    align_array,
+    build_parallel_model,
+    choose_batching,
+    flatten_padded,
+    pad_to_vector,
+    repeat_samples,
+    repeats_to_fill_vectors,
+    split_aligned,
+)
+from .ort_errors import explain_ort_error
+from .sessions import open_ort_session
 
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FloatFallback", "OpenedFallbacks", "leading_to", "reads", "submodel"]
+__all__ = ["FallbackSessionCache", "FloatFallback", "extract_submodel", "find_ancestors", "iter_read_values"]
 
 #: Float nodes opened in onnxruntime, by what they and their constants are.
-OpenedFallbacks = dict[bytes, "OrtSession"]
+FallbackSessionCache = dict[bytes, "OrtSession"]
 
 
-def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
     """Return random values in place of `like`: normal ones, or 0 and 1, which counts and indices may be."""
     values = rng.standard_normal(like.shape) if like.dtype.kind == "f" else rng.integers(0, 2, like.shape)
     return values.astype(like.dtype)
 
 
-def reads(node: ir.Node) -> Iterator[ir.Value | None]:
+def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
     """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
     yield from node.inputs
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            inner = list(ir.all_nodes(attribute.value))
+            inner = list(ir.iter_nodes_recursive(attribute.value))
             for value in (v for part in inner for v in part.inputs if v is not None):
                 maker = value.producer()
                 if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
                     yield value
 
 
-def leading_to(graph: Iterable[ir.Node], wanted: Collection[str]) -> list[ir.Node]:
+def find_ancestors(graph: Iterable[ir.Node], wanted: Collection[str]) -> list[ir.Node]:
     """Return the nodes of `graph` that make the tensors `wanted`, in its order; subgraphs count as their node."""
     needed, found = set(wanted), []
     for node in reversed(list(graph)):
         if any(value.name in needed for value in node.outputs):
             found.append(node)
-            needed.update(str(value.name) for value in reads(node) if value is not None)
+            needed.update(str(value.name) for value in iter_read_values(node) if value is not None)
     return found[::-1]
 
 
-def _held(value: ir.Value) -> np.ndarray:
-    array = ir.written_constant(value)
+def _constant_array(value: ir.Value) -> np.ndarray:
+    array = ir.find_constant(value)
     assert array is not None
     return array
 
 
-#: Samples from which on `TOGETHER` in one call take less than so many calls.
-_WORTH = 3
+#: Samples from which on `PARALLEL_SAMPLES` in one call take less than so many calls.
+_MIN_PARALLEL_SAMPLES = 3
 
 
-def _sixteen(array: np.ndarray, at: int) -> np.ndarray:
-    """Return `TOGETHER` samples from the `at`-th on, the last one repeated where there are fewer."""
-    return filled(array[at : at + TOGETHER])
+def _take_padded_chunk(array: np.ndarray, at: int) -> np.ndarray:
+    """Return `PARALLEL_SAMPLES` samples from the `at`-th on, the last one repeated where there are fewer."""
+    return pad_to_vector(array[at : at + PARALLEL_SAMPLES])
 
 
-def submodel(
-    model: ir.Graph,
+def extract_submodel(
+    model: ir.Model,
     nodes: Sequence[ir.Node],
     inputs: Mapping[str, ir.Value],
     outputs: Sequence[str],
@@ -94,7 +105,7 @@ def submodel(
     return proto
 
 
-def _digest(proto: onnx.ModelProto) -> bytes:
+def _hash_model(proto: onnx.ModelProto) -> bytes:
     """Return what tells models of float nodes apart, piece by piece: as a whole one may be too large for protobuf."""
     made = hashlib.blake2b(digest_size=16)
     graph = proto.graph
@@ -105,12 +116,12 @@ def _digest(proto: onnx.ModelProto) -> bytes:
     return made.digest()
 
 
-class FloatFallback(PlainKernel):
+class FloatFallback(NumpyKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
     nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
-    A sample's outputs are the same in any batch, to the last bit: see `batching`. Sample by sample when the nodes mix
-    samples or were written for one sample only.
+    A sample's outputs are the same in any batch, to the last bit: see `choose_batching`. Sample by sample when the
+    nodes mix samples or were written for one sample only.
 
     opened : {digest: session} of islands that are shared; one of the same nodes and constants is taken from there, or
     put there.
@@ -118,10 +129,10 @@ class FloatFallback(PlainKernel):
 
     def __init__(
         self,
-        model: ir.Graph,
+        model: ir.Model,
         nodes: Sequence[ir.Node],
         keep: Collection[str],
-        opened: OpenedFallbacks | None = None,
+        opened: FallbackSessionCache | None = None,
     ) -> None:
         self._opened = {} if opened is None else opened
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
@@ -134,34 +145,36 @@ class FloatFallback(PlainKernel):
         seen: dict[str, ir.Value] = {}
         constants: dict[str, ir.Value] = {}
         for node in nodes:
-            for value in reads(node):
+            for value in iter_read_values(node):
                 if value is None or value.name in inside:
                     continue
-                (constants if ir.written_constant(value) is not None else seen)[str(value.name)] = value
+                (constants if ir.find_constant(value) is not None else seen)[str(value.name)] = value
         self.inputs = tuple(seen)
         self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
         self.names = tuple(str(node.name) for node in nodes)
         #: The nodes as a model of their own.
-        self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
+        self.proto = extract_submodel(
+            model, nodes, seen, self.outputs, {n: _constant_array(v) for n, v in constants.items()}
+        )
         self._nodes = tuple(nodes)
         self._batching, self._times = Batching.ALONE, 1
         self._session: OrtSession | None = None
         self._abreast: OrtSession | None = None
         self._mixes: bool | None = None
-        self._specs: tuple[Spec, ...] = ()
+        self._specs: tuple[TensorSpec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
-        self._whole = any(node.op_type in (*operators.SIZES, "NonZero") and not node.domain for node in nodes)
+        self._whole = any(node.op_type in (*operators.SHAPE_QUERY_OPS, "NonZero") and not node.domain for node in nodes)
 
     def _open(self, proto: onnx.ModelProto) -> OrtSession:
-        key = _digest(proto)
+        key = _hash_model(proto)
         if key not in self._opened:
-            self._opened[key] = ort_session(proto, f"float node {self.names[0]}", threads=1)
+            self._opened[key] = open_ort_session(proto, f"float node {self.names[0]}", threads=1)
         return self._opened[key]
 
     def _run(self, arrays: Sequence[np.ndarray], several: bool = False) -> list[np.ndarray]:
-        """Compute; several : `TOGETHER` samples, each by itself."""
+        """Compute; several : `PARALLEL_SAMPLES` samples, each by itself."""
         if several and self._abreast is None:
-            self._abreast = self._open(abreast(self.proto))
+            self._abreast = self._open(build_parallel_model(self.proto))
         elif self._session is None:
             self._session = self._open(self.proto)
         session = self._abreast if several else self._session
@@ -170,7 +183,8 @@ class FloatFallback(PlainKernel):
             return list(session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:
             raise ModelError(
-                f"float node {self.names[0]} does not run ({reason(error)}); does the model run in onnxruntime?"
+                f"float node {self.names[0]} does not run ({explain_ort_error(error)}); does the model run in "
+                "onnxruntime?"
             ) from error
 
     def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -198,7 +212,7 @@ class FloatFallback(PlainKernel):
         """Whether two samples together give something else than each gives alone."""
         if self._mixes is None:
             rng = np.random.default_rng(0)
-            ones = [[_trial(rng, a[:1]) for a in arrays] for _ in range(2)]
+            ones = [[_random_like(rng, a[:1]) for a in arrays] for _ in range(2)]
             apart = [self._run(one) for one in ones]
             try:
                 both = self._run([np.concatenate(pair) for pair in zip(*ones, strict=True)])
@@ -224,27 +238,31 @@ class FloatFallback(PlainKernel):
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         if self._whole or not arrays:
-            return tuple(self._run([placed(a) for a in arrays]))
+            return tuple(self._run([align_array(a) for a in arrays]))
         count, how = len(arrays[0]), self._batching
         if how is Batching.FLAT:
             shape = arrays[0].shape
-            return tuple(r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flat(a) for a in arrays]))
+            return tuple(
+                r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flatten_padded(a) for a in arrays])
+            )
         if how is Batching.REPEATED:
             if not self._mixed(arrays):
-                results = self._run([repeated(a, self._times) for a in arrays])
+                results = self._run([repeat_samples(a, self._times) for a in arrays])
                 return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
             how = Batching.ABREAST
-        if how is Batching.ABREAST and count >= _WORTH:
-            runs = [self._run([_sixteen(a, at) for a in arrays], True) for at in range(0, count, TOGETHER)]
+        if how is Batching.ABREAST and count >= _MIN_PARALLEL_SAMPLES:
+            runs = [
+                self._run([_take_padded_chunk(a, at) for a in arrays], True) for at in range(0, count, PARALLEL_SAMPLES)
+            ]
             return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
         if how in (Batching.ALONE, Batching.ABREAST) or ((count > 1 or how is Batching.FILLED) and self._mixed(arrays)):
-            parts = [self._run(sample) for sample in zip(*map(apart, arrays), strict=True)]
+            parts = [self._run(sample) for sample in zip(*map(split_aligned, arrays), strict=True)]
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         if how is Batching.FILLED:
-            return tuple(result[:count] for result in self._run([filled(a) for a in arrays]))
-        return tuple(self._run([placed(a) for a in arrays]))
+            return tuple(result[:count] for result in self._run([pad_to_vector(a) for a in arrays]))
+        return tuple(self._run([align_array(a) for a in arrays]))
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
         for value, spec in zip(self.proto.graph.input, specs, strict=True):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
@@ -262,11 +280,11 @@ class FloatFallback(PlainKernel):
             ) from error
         self._tensors(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
-        self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
-        self._times = copies((*specs, *self._specs))
-        self._batching = batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
+        self._specs = tuple(TensorSpec(result.shape, result.dtype) for result in results)
+        self._times = repeats_to_fill_vectors((*specs, *self._specs))
+        self._batching = choose_batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
         return self._specs
 
-    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Every input and output has the batch on axis 0."""
         return not self._whole

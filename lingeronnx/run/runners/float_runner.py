@@ -14,40 +14,40 @@ import onnx
 
 from ...errors import ModelError
 from ...graph import ir
-from ...graph.batch_axes import batch_axes, open_axis
+from ...graph.batch_axes import find_dynamic_axis, infer_batch_axes
 from ...plan import Affine
 from ..data import InputSpec
-from .refusal import reason
-from .sessions import as_array, fetched, ort_session
-from .stages import ModelStage, groups, stages
+from .model_stages import ModelStage, group_tensors_by_size, split_into_stages
+from .ort_errors import explain_ort_error
+from .sessions import open_ort_session, run_session, to_array
 
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FloatRunner", "Item", "ShapeRunner", "Stream", "input_specs"]
+__all__ = ["FloatRunner", "Item", "ShapeRunner", "Stream", "get_input_specs"]
 
 #: (tensor, array, how its integers are held; None where it is real)
 Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
 
 
-def input_specs(model: ir.Graph) -> list[InputSpec]:
+def get_input_specs(model: ir.Model) -> list[InputSpec]:
     """Return the fed inputs of `model`."""
-    specs, axes = [], batch_axes(model)
+    specs, axes = [], infer_batch_axes(model)
     for value in model.graph.inputs:
         if value.const_value is None:
             dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
             name = str(value.name)
-            specs.append(InputSpec(name, ir.shape(value), np.dtype(dtype), axes.get(name, 0)))
+            specs.append(InputSpec(name, ir.get_shape(value), np.dtype(dtype), axes.get(name, 0)))
     return specs
 
 
-def _forget_folded(proto: onnx.ModelProto, model: ir.Graph) -> None:
+def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
     """Take out the first size of tensors that hold samples and something else on axis 0.
 
     It is written as N, and onnxruntime takes tensors whose sizes read alike for equally large: they share memory.
     """
-    folded = {str(value.name) for value in ir.values(model) if ir.has_folded_batch(value)}
+    folded = {str(value.name) for value in ir.iter_values(model) if ir.has_folded_batch(value)}
     for info in proto.graph.value_info:
         if info.name in folded:
             info.type.tensor_type.shape.dim[0].Clear()
@@ -59,15 +59,15 @@ class ShapeRunner:
     Raises ModelError where onnxruntime refuses the model, or can tell no shape of what is no tensor.
     """
 
-    def __init__(self, model: ir.Graph) -> None:
-        proto, self._apart = ir.outline(model)
+    def __init__(self, model: ir.Model) -> None:
+        proto, self._apart = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
-        self._names = [name for v in ir.values(model) if (name := str(v.name)) not in self._inputs]
+        self._names = [name for v in ir.iter_values(model) if (name := str(v.name)) not in self._inputs]
         del proto.graph.output[:], proto.graph.value_info[:]  # what a file says of shapes may be wrong
         for name in self._names:
             proto.graph.node.add(op_type="Shape", input=[name], output=[f"{name}#shape"])
             proto.graph.output.append(onnx.ValueInfoProto(name=f"{name}#shape"))
-        self._session = ort_session(proto, "the float model", apart=self._apart, plain=True)
+        self._session = open_ort_session(proto, "the float model", apart=self._apart, plain=True)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
         """Return {tensor: shape}, the inputs among them; ModelError where the model does not run on `feed`."""
@@ -75,14 +75,14 @@ class ShapeRunner:
         try:
             found = self._session.run([f"{name}#shape" for name in self._names], given)
         except Exception as error:
-            raise ModelError(_does_not_run(given, error)) from error
+            raise ModelError(_format_run_error(given, error)) from error
         shapes = {name: array.shape for name, array in given.items()}
         return {**shapes, **{n: tuple(map(int, shape)) for n, shape in zip(self._names, found, strict=True)}}
 
 
-def _does_not_run(given: Mapping[str, np.ndarray], error: Exception) -> str:
+def _format_run_error(given: Mapping[str, np.ndarray], error: Exception) -> str:
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-    return f"the model does not run on inputs {shapes}: {reason(error)}; give shapes that it runs with"
+    return f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; give shapes that it runs with"
 
 
 class FloatRunner:
@@ -92,33 +92,35 @@ class FloatRunner:
     outputs : names to yield; None for every tensor. Raises ModelError when onnxruntime refuses the model.
     """
 
-    def __init__(self, model: ir.Graph, outputs: Collection[str] | None = None) -> None:
-        proto, self._apart = ir.outline(model)
-        _forget_folded(proto, model)
-        self._names = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
+    def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
+        proto, self._apart = ir.detach_large_constants(model)
+        _clear_folded_batch_dims(proto, model)
+        self._names = [str(v.name) for v in ir.iter_values(model) if outputs is None or v.name in outputs]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         del proto.graph.output[:]
-        specs = input_specs(model)
+        specs = get_input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
         self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._model, self._sized = model, sized
         #: Outputs that are held at once: of a model with large tensors not all.
-        self.groups = groups(model, [name for name in self._names if name not in self._inputs])
+        self.groups = group_tensors_by_size(model, [name for name in self._names if name not in self._inputs])
         if len(self.groups) == 1:
             self._stages = [ModelStage(proto, self._inputs, self.groups[0], ())]
         else:
-            self._stages = stages(proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.values(model)})
+            self._stages = split_into_stages(
+                proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.iter_values(model)}
+            )
         self._sessions = [self._opened(stage) for stage in self._stages]
 
     def _opened(self, stage: ModelStage) -> OrtSession:
         stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
-        return ort_session(stage.proto, "the float model", apart=self._apart)
+        return open_ort_session(stage.proto, "the float model", apart=self._apart)
 
     @cached_property
     def _axes(self) -> dict[str, int]:
         """The axis of the samples in every tensor; asked for late, when the graph's shapes may have been traced."""
-        axes = {str(v.name): open_axis(v) if self._sized else 0 for v in ir.values(self._model)}
+        axes = {str(v.name): find_dynamic_axis(v) if self._sized else 0 for v in ir.iter_values(self._model)}
         return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
 
     def batch_first(self, names: Collection[str]) -> bool:
@@ -158,13 +160,13 @@ class FloatRunner:
             later = {name for stage in self._stages[number + 1 :] for name in stage.inputs}
             fetch = [name for name in (*stage.outputs, *stage.border) if name in left or name in later]
             try:
-                found = fetched(session, fetch, {name: held[name] for name in stage.inputs}) if fetch else ()
+                found = run_session(session, fetch, {name: held[name] for name in stage.inputs}) if fetch else ()
             except Exception as error:
-                raise ModelError(_does_not_run(given, error)) from error
+                raise ModelError(_format_run_error(given, error)) from error
             results = dict(zip(fetch, found, strict=True))
             del found
             held = {name: value for name, value in {**held, **results}.items() if name in later}
             for name in stage.outputs:  # whoever asks is the only one that holds an array
                 if name in left:
-                    yield name, as_array(results.pop(name)), None
+                    yield name, to_array(results.pop(name)), None
             left.difference_update(stage.outputs)

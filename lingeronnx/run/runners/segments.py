@@ -14,18 +14,18 @@ import numpy as np
 
 from ...errors import ModelError
 from ...graph import ir
-from ...ops.macs import macs
-from .float_fallbacks import leading_to, reads, submodel
-from .sessions import ort_session
+from ...ops.macs import count_macs
+from .float_fallbacks import extract_submodel, find_ancestors, iter_read_values
+from .sessions import open_ort_session
 
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["Piece", "Segments"]
+__all__ = ["Segment", "Segments"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """Nodes that are computed together.
 
     nodes : their names. inputs, outputs : the tensors it reads and gives. constants : what it holds, by name.
@@ -45,13 +45,13 @@ class Segments:
     cuts : tensors that must be seen: no piece hides one. apart : nodes of which no piece holds two.
     """
 
-    def __init__(self, model: ir.Graph, cuts: Collection[str], wanted: Collection[str], apart: Collection[str]) -> None:
+    def __init__(self, model: ir.Model, cuts: Collection[str], wanted: Collection[str], apart: Collection[str]) -> None:
         self._model = model
         shown = {*cuts, *wanted, *(str(v.name) for v in model.graph.outputs)}
-        nodes = [node for node in leading_to(model.graph, wanted) if not _is_constant(node)]
-        groups = _grouped(nodes, shown, apart)
+        nodes = [node for node in find_ancestors(model.graph, wanted) if not _is_constant(node)]
+        groups = _group_nodes(nodes, shown, apart)
         self._nodes = groups
-        self.pieces = [_piece(group, shown) for group in groups]
+        self.pieces = [_make_segment(group, shown) for group in groups]
         self._sessions: dict[tuple[int, frozenset[tuple[str, int]]], OrtSession] = {}
 
     @property
@@ -79,20 +79,22 @@ class Segments:
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
         piece, nodes = self.pieces[index], self._nodes[index]
-        inputs = {str(v.name): v for node in nodes for v in reads(node) if v is not None and v.name in piece.inputs}
-        proto = submodel(self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed})
-        return ort_session(proto, f"node {piece.nodes[-1]}", threads=1)
+        inputs = {
+            str(v.name): v for node in nodes for v in iter_read_values(node) if v is not None and v.name in piece.inputs
+        }
+        proto = extract_submodel(self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed})
+        return open_ort_session(proto, f"node {piece.nodes[-1]}", threads=1)
 
 
 def _is_constant(node: ir.Node) -> bool:
-    return ir.written_constant(node.outputs[0]) is not None
+    return ir.find_constant(node.outputs[0]) is not None
 
 
-def _grouped(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]) -> list[list[ir.Node]]:
+def _group_nodes(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]) -> list[list[ir.Node]]:
     """Join each node that only one other reads to that one's group."""
     readers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:
-        for value in reads(node):
+        for value in iter_read_values(node):
             if value is not None:
                 readers.setdefault(str(value.name), {})[id(node)] = node
     group_of = {id(node): [node] for node in nodes}
@@ -109,15 +111,15 @@ def _grouped(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection
     return [group for node in nodes if (group := group_of[id(node)])[-1] is node]
 
 
-def _piece(nodes: Sequence[ir.Node], shown: Collection[str]) -> Piece:
+def _make_segment(nodes: Sequence[ir.Node], shown: Collection[str]) -> Segment:
     made = {str(value.name) for node in nodes for value in node.outputs}
-    read = {str(v.name): v for node in nodes for v in reads(node) if v is not None and v.name not in made}
-    held = {name: array for name, value in read.items() if (array := ir.written_constant(value)) is not None}
+    read = {str(v.name): v for node in nodes for v in iter_read_values(node) if v is not None and v.name not in made}
+    held = {name: array for name, value in read.items() if (array := ir.find_constant(value)) is not None}
     outputs = [str(v.name) for v in nodes[-1].outputs if v.name and (v.uses() or v.name in shown)]
-    return Piece(
+    return Segment(
         [str(node.name) for node in nodes],
         [name for name in read if name not in held],
         outputs,
         held,
-        sum(macs(node) for node in nodes),
+        sum(count_macs(node) for node in nodes),
     )

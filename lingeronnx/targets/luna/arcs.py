@@ -4,88 +4,98 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Target, rows
+from .._target import Target, make_support_rows
 from ..arithmetic import (
-    CurveArithmetic,
-    Division,
-    Gru,
-    GruForm,
+    ActivationTable,
+    DivArithmetic,
+    GruArithmetic,
+    GruVariant,
     LayerArithmetic,
-    Lstm,
-    LstmForm,
-    Reading,
-    RowArithmetic,
-    RowsArithmetic,
-    Shares,
-    Table,
+    LstmArithmetic,
+    LstmFormat,
+    LutArithmetic,
+    SoftmaxArithmetic,
+    SoftmaxDivision,
+    SoftmaxRowRule,
+    TableInputRule,
 )
 from ..limits import RecurrentLimits
-from . import packing, prices
+from . import kernel_costs, packer_profile
 from .common import (
-    ALSO,
-    EXECUTOR,
-    EXPONENTS,
-    LATER_FAULTS,
-    LATER_MODES,
-    LEFT,
-    PLAIN,
-    ROWS,
-    ZERO,
-    common,
-    later_average,
-    layers,
-    norm,
-    sums,
+    ARCS_VENUSA_ATTRIBUTES,
+    ARCS_VENUSA_FAULTS,
+    EXECUTOR_VERSION,
+    LEFT_SHIFT,
+    NO_LEFT_SHIFT,
+    SCALE_EXPONENT_RANGE,
+    SIMULATED_ONLY_OPS,
+    SOFTMAX_LIMITS,
+    ZERO_ON_LEFT_SHIFT,
+    make_add_ops,
+    make_average_pool_ops,
+    make_common_ops,
+    make_layer_norm_ops,
+    make_layer_ops,
 )
-from .faults import LunaFault, reasons
-from .trained import trained
-from .vendor import Luna
+from .faults import LunaFault, build_unsupported_reasons
+from .training_arithmetic import make_training_arithmetic
+from .vendor import LunaVendor
 
 __all__ = ["ARCS"]
 
 
-FAULTS = (*LATER_FAULTS, LunaFault.TANH, LunaFault.LOG_SOFTMAX)
+FAULTS = (*ARCS_VENUSA_FAULTS, LunaFault.TANH, LunaFault.LOG_SOFTMAX)
 
 ARCS = Target(
     name="arcs",
-    executor=EXECUTOR,
+    executor=EXECUTOR_VERSION,
     title="LISTENAI arcs (LUNA NPU)",
     modes=("q-value",),
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(packing.ARCS),
-            **layers(ZERO, packing.ARCS),
-            **sums(LEFT, either=False),
-            **later_average(packing.ARCS),
-            **rows(LayerArithmetic(ZERO), "Conv1dInt"),
-            **rows(Division(PLAIN), "iqDiv"),
-            **rows(CurveArithmetic(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
-            **rows(RowsArithmetic(PLAIN, Shares.DIVIDE, RowArithmetic.FROM_FIRST), "SoftmaxInt", limits=ROWS),
-            **rows(Lstm(PLAIN, Table.ARCS, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
-            **rows(
-                Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED),
+            **make_common_ops(packer_profile.ARCS),
+            **make_layer_ops(ZERO_ON_LEFT_SHIFT, packer_profile.ARCS),
+            **make_add_ops(LEFT_SHIFT, either=False),
+            **make_average_pool_ops(packer_profile.ARCS),
+            **make_support_rows(LayerArithmetic(ZERO_ON_LEFT_SHIFT), "Conv1dInt"),
+            **make_support_rows(DivArithmetic(NO_LEFT_SHIFT), "iqDiv"),
+            **make_support_rows(
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, TableInputRule.SATURATED), "iqSigmoid"
+            ),
+            **make_support_rows(
+                SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.DIVIDE, SoftmaxRowRule.FROM_FIRST),
+                "SoftmaxInt",
+                limits=SOFTMAX_LIMITS,
+            ),
+            **make_support_rows(
+                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=LstmFormat.Q27),
+                "LSTMInt",
+                limits=RecurrentLimits(),
+            ),
+            **make_support_rows(
+                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=GruVariant.HALVED),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
             ),
-            **norm(),
+            **make_layer_norm_ops(),
         }
     ),
-    also=ALSO,
+    also=SIMULATED_ONLY_OPS,
     single_sample=True,
     out_bits=(8, 32),
-    exponents=EXPONENTS,
+    exponents=SCALE_EXPONENT_RANGE,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
-            **LATER_MODES,
+            **ARCS_VENUSA_ATTRIBUTES,
         }
     ),
     faults=FAULTS,
-    why=reasons(FAULTS),
-    vendor=Luna(packing.ARCS, prices.ARCS),
-    training=trained(Table.ARCS),
+    why=build_unsupported_reasons(FAULTS),
+    vendor=LunaVendor(packer_profile.ARCS, kernel_costs.ARCS),
+    training=make_training_arithmetic(ActivationTable.ARCS),
 )

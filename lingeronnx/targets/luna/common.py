@@ -6,69 +6,84 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from .._target import Support, rows
+from .._target import OperatorSupport, make_support_rows
 from ..arithmetic import (
+    AddArithmetic,
+    AddOperandPrecision,
     Arithmetic,
-    Average,
-    Concat,
-    CurveArithmetic,
-    Division,
-    Divisor,
-    Gate,
+    AverageDivisor,
+    AveragePoolArithmetic,
+    ConcatArithmetic,
+    DivArithmetic,
+    GluArithmetic,
     LayerArithmetic,
-    Left,
-    NormArithmetic,
-    Operands,
-    Padding,
-    Product,
-    Quantizer,
-    RealArithmetic,
-    Requantize,
-    Requantizer,
-    RowsArithmetic,
-    Sum,
+    LayerNormArithmetic,
+    LeftShiftBehavior,
+    LutArithmetic,
+    MulArithmetic,
+    PadArithmetic,
+    QuantArithmetic,
+    QuantFloatPrecision,
+    RequantArithmetic,
+    Requantization,
+    SoftmaxArithmetic,
 )
 from ..limits import (
+    BinaryOperandLimits,
+    LayerNormLimits,
     MatrixLimits,
-    NormLimits,
-    OperandLimits,
-    RowLimits,
     SliceLimits,
+    SoftmaxLimits,
     TransposeLimits,
 )
 from .faults import LunaFault
-from .packing import Narrow, Packing
+from .packer_profile import Int4Support, PackerProfile
 
 __all__ = [
-    "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
-    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums",
-]  # fmt: skip
+    "ADD_MODE_ATTRIBUTES",
+    "ARCS_VENUSA_ATTRIBUTES",
+    "ARCS_VENUSA_FAULTS",
+    "COMMON_FAULTS",
+    "EXECUTOR_VERSION",
+    "LEFT_SHIFT",
+    "NO_LEFT_SHIFT",
+    "REJECT_LEFT_SHIFT",
+    "SCALE_EXPONENT_RANGE",
+    "SIMULATED_ONLY_OPS",
+    "SOFTMAX_LIMITS",
+    "ZERO_ON_LEFT_SHIFT",
+    "make_add_ops",
+    "make_average_pool_ops",
+    "make_common_ops",
+    "make_layer_norm_ops",
+    "make_layer_ops",
+]
 
-EXECUTOR = "3.0.4"
-EXPONENTS = (-3, 16)
+EXECUTOR_VERSION = "3.0.4"
+SCALE_EXPONENT_RANGE = (-3, 16)
 
 #: What becomes of a shift to the left, which the quantizer never writes.
-PLAIN = Requantize(shifts=True, left=Left.UNSHIFTED)
-LEFT = Requantize(shifts=True)
-REFUSE = Requantize(shifts=True, left=Left.REFUSED)
-ZERO = Requantize(shifts=True, left=Left.ZERO)
+NO_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.UNSHIFTED)
+LEFT_SHIFT = Requantization(shifts=True)
+REJECT_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.REFUSED)
+ZERO_ON_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.ZERO)
 
 #: A row of T numbers: T^2 * 128^2 has to stay below 2^31.
-_NORM = NormLimits(max_length=361, max_axes=2, epsilon=1e-5, lines=True)
-ROWS = RowLimits(max_length=2048)
+_LAYER_NORM_LIMITS = LayerNormLimits(max_length=361, max_axes=2, epsilon=1e-5, lines=True)
+SOFTMAX_LIMITS = SoftmaxLimits(max_length=2048)
 
 
 #: Bytes that are permuted in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
 #: alone, and other permutations of more were not measured on venus.
-_WHOLE = 65536
+_MAX_TRANSPOSE_BYTES = 65536
 
 
-def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
+def make_common_ops(kind: PackerProfile, *, raises_only: bool = False) -> dict[str, OperatorSupport]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
     broken = kind.move.broken + kind.move.between_convolutions
     return {
-        **rows(Quantizer(PLAIN, RealArithmetic.PRODUCT, widest=16), "Quant"),
-        **rows(
+        **make_support_rows(QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"),
+        **make_support_rows(
             Arithmetic(),
             "Dequant",
             "Relu",
@@ -82,59 +97,70 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
             "Expand",
             "ArgMax",
         ),
-        **rows(Requantizer(LEFT, wraps=True), "Requant"),
-        **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
-        **rows(Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_WHOLE)),
-        **rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
-        "LinearInt": Support(LayerArithmetic(REFUSE), MatrixLimits(rank=3), weight_bits=_narrow(kind, "LinearInt")),
-        **rows(LayerArithmetic(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
-        **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
+        **make_support_rows(RequantArithmetic(LEFT_SHIFT, wraps=True), "Requant"),
+        **make_support_rows(ConcatArithmetic(LEFT_SHIFT, raises_only=raises_only), "iqCat"),
+        **make_support_rows(
+            Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_MAX_TRANSPOSE_BYTES)
+        ),
+        **make_support_rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
+        "LinearInt": OperatorSupport(
+            LayerArithmetic(REJECT_LEFT_SHIFT),
+            MatrixLimits(rank=3),
+            weight_bits=_get_narrow_weight_bits(kind, "LinearInt"),
+        ),
+        **make_support_rows(LayerArithmetic(REJECT_LEFT_SHIFT), "BmmInt", limits=MatrixLimits(rank=3)),
+        **make_support_rows(MulArithmetic(REJECT_LEFT_SHIFT), "iqMul", limits=BinaryOperandLimits(per_channel=True)),
     }
 
 
-def _narrow(kind: Packing, operator: str) -> tuple[int, ...]:
+def _get_narrow_weight_bits(kind: PackerProfile, operator: str) -> tuple[int, ...]:
     """Return the widths below 8 of an operator's weights: those that the packer halves."""
-    return (4,) if kind.narrow.get(operator) is Narrow.HALVED else ()
+    return (4,) if kind.narrow.get(operator) is Int4Support.HALVED else ()
 
 
-def layers(requantize: Requantize, kind: Packing) -> dict[str, Support]:
+def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str, OperatorSupport]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     convolution = LayerArithmetic(replace(requantize, bits=8))
     return {
-        "Conv2dInt": Support(convolution, kind.conv, weight_bits=_narrow(kind, "Conv2dInt")),
-        **rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
-        **rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
-        **rows(Arithmetic(), "MaxPool", limits=kind.pool),
+        "Conv2dInt": OperatorSupport(convolution, kind.conv, weight_bits=_get_narrow_weight_bits(kind, "Conv2dInt")),
+        **make_support_rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
+        **make_support_rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
+        **make_support_rows(Arithmetic(), "MaxPool", limits=kind.pool),
     }
 
 
-def sums(requantize: Requantize, *, either: bool) -> dict[str, Support]:
+def make_add_ops(requantize: Requantization, *, either: bool) -> dict[str, OperatorSupport]:
     """Return sums and differences. either : whether either operand may be the one to be shifted."""
-    limits = OperandLimits(images=False, either=either)
-    return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=limits)
+    limits = BinaryOperandLimits(images=False, either=either)
+    return make_support_rows(AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits)
 
 
-def later_average(kind: Packing) -> dict[str, Support]:
+def make_average_pool_ops(kind: PackerProfile) -> dict[str, OperatorSupport]:
     """Return the average of arcs and venusA."""
-    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt", limits=kind.pool)
+    return make_support_rows(
+        AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA), "AvgPool2dInt", limits=kind.pool
+    )
 
 
 #: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
-ALSO: Mapping[str, Arithmetic] = MappingProxyType(
+SIMULATED_ONLY_OPS: Mapping[str, Arithmetic] = MappingProxyType(
     {
-        "Conv1dInt": LayerArithmetic(PLAIN),
+        "Conv1dInt": LayerArithmetic(NO_LEFT_SHIFT),
         **dict.fromkeys(("Clip", "Resize", "ShuffleChannel", "iqTable"), Arithmetic()),
-        "iqPad": Padding(PLAIN),
-        "iqDiv": Division(PLAIN),
-        "iqTanh": CurveArithmetic(PLAIN),
-        "GluInt": Gate(PLAIN),
-        "LogSoftmaxInt": RowsArithmetic(PLAIN),
+        "iqPad": PadArithmetic(NO_LEFT_SHIFT),
+        "iqDiv": DivArithmetic(NO_LEFT_SHIFT),
+        "iqTanh": LutArithmetic(NO_LEFT_SHIFT),
+        "GluInt": GluArithmetic(NO_LEFT_SHIFT),
+        "LogSoftmaxInt": SoftmaxArithmetic(NO_LEFT_SHIFT),
     }
 )
 
-_MODE = MappingProxyType({"mode": "Non_t710_mode"})
-MODES = {"iqAdd": _MODE, "iqSub": _MODE}
-LATER_MODES = {**MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
+_NON_T710_MODE = MappingProxyType({"mode": "Non_t710_mode"})
+ADD_MODE_ATTRIBUTES = {"iqAdd": _NON_T710_MODE, "iqSub": _NON_T710_MODE}
+ARCS_VENUSA_ATTRIBUTES = {
+    **ADD_MODE_ATTRIBUTES,
+    "LSTMInt": MappingProxyType({"batch_first": 0}),
+}  # [1, T, I] is what these take for it
 
 COMMON_FAULTS = (
     LunaFault.CLIP,
@@ -149,7 +175,7 @@ COMMON_FAULTS = (
     LunaFault.NO_CONSTANT,
     LunaFault.SHARED_CONSTANTS,
 )
-LATER_FAULTS = (
+ARCS_VENUSA_FAULTS = (
     *COMMON_FAULTS,
     LunaFault.AVGPOOL_GLOBAL,
     LunaFault.GRU_FORMAT,
@@ -160,6 +186,10 @@ LATER_FAULTS = (
 )
 
 
-def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, Support]:
+def make_layer_norm_ops(factor_bits: int | None = None, min_length: int = 1) -> dict[str, OperatorSupport]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
-    return rows(NormArithmetic(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))
+    return make_support_rows(
+        LayerNormArithmetic(NO_LEFT_SHIFT, factor_bits),
+        "LayerNormInt",
+        limits=replace(_LAYER_NORM_LIMITS, min_length=min_length),
+    )

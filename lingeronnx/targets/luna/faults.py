@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 
-__all__ = ["LunaFault", "reasons"]
+__all__ = ["LunaFault", "build_unsupported_reasons"]
 
 
 class LunaFault(Enum):
@@ -169,13 +169,22 @@ class LunaFault(Enum):
 
 
 #: Fault -> the operator that is not in a chip's list, or not written, because of it.
-_OPERATORS = {
-    LunaFault.CLIP: "Clip", LunaFault.CONV1D: "Conv1dInt", LunaFault.PRELU: "PRelu", LunaFault.DIV_SCALE: "iqDiv",
-    LunaFault.TANH: "iqTanh", LunaFault.SOFTMAX: "SoftmaxInt", LunaFault.LOG_SOFTMAX: "LogSoftmaxInt",
-    LunaFault.LUT_CONSTANT: "iqSigmoid", LunaFault.GRU_HALVED: "GRUInt", LunaFault.GRU_FORMAT: "GRUInt",
-}  # fmt: skip
+_OPERATOR_DISABLED_BY = {
+    LunaFault.CLIP: "Clip",
+    LunaFault.CONV1D: "Conv1dInt",
+    LunaFault.PRELU: "PRelu",
+    LunaFault.DIV_SCALE: "iqDiv",
+    LunaFault.TANH: "iqTanh",
+    LunaFault.SOFTMAX: "SoftmaxInt",
+    LunaFault.LOG_SOFTMAX: "LogSoftmaxInt",
+    LunaFault.LUT_CONSTANT: "iqSigmoid",
+    LunaFault.GRU_HALVED: "GRUInt",
+    LunaFault.GRU_FORMAT: "GRUInt",
+}
 
 
-def reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
+def build_unsupported_reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
     """Return {operator: why a chip with these faults does not have it, or it is not written}."""
-    return MappingProxyType({_OPERATORS[fault]: fault.text for fault in faults if fault in _OPERATORS})
+    return MappingProxyType(
+        {_OPERATOR_DISABLED_BY[fault]: fault.text for fault in faults if fault in _OPERATOR_DISABLED_BY}
+    )

@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .._target import Fault, Fitted, Limit, Target
-from ..verdict import ArgumentChoice
-from .packing import Packs
+from .._target import AppliedRewrite, Fault, LimitCheck, Target
+from ..verdict import PackerArguments
+from .packer_profile import PackerVendor
 
 if TYPE_CHECKING:
     import onnx
 
     from ...graph import ir
-    from ...graph.names import Names
+    from ...graph.name_mapping import NameMapping
     from ..board_profile import BoardProfile
-    from ..timing_row import TimingRow
+    from ..timing_calibration import TimingCalibration
 
-__all__ = ["Luna"]
+__all__ = ["LunaVendor"]
 
 
 @dataclass(frozen=True)
-class Luna(Packs):
+class LunaVendor(PackerVendor):
     """One chip of the family."""
 
     @property
@@ -33,60 +33,66 @@ class Luna(Packs):
         """The packer's call."""
         return f"tpacker -p {self.packing.name}"
 
-    def limits(self, operator: str) -> tuple[Limit, ...]:
+    def limits(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return the limits of what slides a window, and of fully connected layers; others have columns."""
-        from .packer.limits.operators import of_layers
+        from .packer.limits.limit_tables import get_layer_limits
 
-        return of_layers(operator)
+        return get_layer_limits(operator)
 
-    def applies(self, limit: Limit, target: Target) -> bool:
+    def applies(self, limit: LimitCheck, target: Target) -> bool:
         """Whether the chip has such a limit."""
-        from .packer.limits.operators import applies
+        from .packer.limits.limit_tables import has_limit
 
-        return applies(limit, target)
+        return has_limit(limit, target)
 
-    def mends(self, rewrite: str) -> tuple[Limit, ...]:
+    def mends(self, rewrite: str) -> tuple[LimitCheck, ...]:
         """Return the limits that a rewrite is for."""
-        from .packer.limits.operators import MENDED
+        from .packer.limits.limit_tables import FIXED_BY_REWRITE
 
-        return MENDED.get(rewrite, ())
+        return FIXED_BY_REWRITE.get(rewrite, ())
 
     def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
         """Return why weights stay at 8 bits."""
-        from .finish.narrow import stays_wide
+        from .backend_passes.int4_weights import explain_rejected_weight_bits
 
-        return stays_wide(node, target)
+        return explain_rejected_weight_bits(node, target)
 
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults that a float node would meet."""
-        from .met import met
+        from .fault_triggers import find_triggered_faults
 
-        return met(node, target)
+        return find_triggered_faults(node, target)
 
-    def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
+    def finish(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
-        from .finish.finished import finished
+        from .backend_passes.pipeline import run_backend_passes
 
-        return finished(graph, target)
+        return run_backend_passes(graph, target)
 
-    def share(self, graphs: Sequence[ir.Graph], target: Target) -> Sequence[ArgumentChoice | None]:
+    def share(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
         """Let parts keep their constants in shared memory where that saves most, as long as all fit."""
-        from .packer.arguments.kept import keep_constants
+        from .packer.arguments.resident_constants import assign_resident_constants
 
-        return keep_constants(graphs, target)
+        return assign_resident_constants(graphs, target)
 
-    def names(self, graph: ir.Graph) -> Names:
+    def names(self, graph: ir.Model) -> NameMapping:
         """Return the names that the packer does not take, and others."""
-        from .packer.names import safe_names
+        from .packer.names import build_safe_names
 
-        return safe_names(graph)
+        return build_safe_names(graph)
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> ArgumentChoice:
+    def verdict(
+        self, graph: ir.Model | onnx.ModelProto, target: Target, words: Sequence[str] | None
+    ) -> PackerArguments:
         """Return the packer's arguments and what becomes of the graph under them."""
-        from .packer.arguments.choice import choose
-        from .packer.judge import judge
+        from .packer.arguments.selection import select_fastest_arguments
+        from .packer.evaluation import evaluate_graph
 
-        return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
+        return (
+            select_fastest_arguments(graph, target)
+            if words is None
+            else PackerArguments(tuple(words), evaluate_graph(graph, target, words))
+        )
 
     def untimed(self, target: Target) -> str:
         """Say why nothing is known of the time on a chip; empty where it is."""
@@ -94,35 +100,35 @@ class Luna(Packs):
             return ""
         return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
 
-    def timed(self, row: TimingRow, target: Target) -> Luna:
+    def timed(self, row: TimingCalibration, target: Target) -> LunaVendor:
         """Return the same with the prices of a board."""
-        from .timing.board_row import prices
+        from .timing.board_costs import apply_calibration
 
-        return replace(self, prices=prices(row, target))
+        return replace(self, prices=apply_calibration(row, target))
 
     def profiled(
-        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+        self, graphs: Sequence[ir.Model], target: Target, words: Sequence[str] | None, text: str, clock: float | None
     ) -> BoardProfile:
         """Return the executor's profile lines beside the graphs' nodes, and the row that they give."""
-        from .packer.judge import Judged
-        from .timing.board_log import profile
+        from .packer.evaluation import DetailedVerdict
+        from .timing.board_log import analyze_board_log
 
         verdicts = [self.verdict(graph, target, words).verdict for graph in graphs]
-        return profile([v for v in verdicts if isinstance(v, Judged)], target, text, clock)
+        return analyze_board_log([v for v in verdicts if isinstance(v, DetailedVerdict)], target, text, clock)
 
     @property
     def clock(self) -> float | None:
         """MHz, where a board's row tells them."""
         return None if self.prices is None else self.prices.clock
 
-    def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
+    def translate(self, graph: ir.Model, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""
-        from .dialects import translate
+        from .dialects import convert_dialect
 
-        return translate(graph, to, target) if target.training else super().translate(graph, to, target)
+        return convert_dialect(graph, to, target) if target.training else super().translate(graph, to, target)
 
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for two files."""
-        from .packer.arguments.choice import shell
+        from .packer.arguments.selection import format_command
 
-        return shell(words, graph, package)
+        return format_command(words, graph, package)

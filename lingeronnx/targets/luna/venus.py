@@ -4,29 +4,42 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Target, rows
+from .._target import Target, make_support_rows
 from ..arithmetic import (
+    ActivationTable,
     Arithmetic,
-    Average,
-    CurveArithmetic,
-    Divisor,
-    Gru,
-    GruForm,
+    AverageDivisor,
+    AveragePoolArithmetic,
+    GruArithmetic,
+    GruVariant,
     LayerArithmetic,
-    Lstm,
-    LstmForm,
-    Padding,
-    Reading,
-    RowsArithmetic,
-    Shares,
-    Table,
+    LstmArithmetic,
+    LstmFormat,
+    LutArithmetic,
+    PadArithmetic,
+    SoftmaxArithmetic,
+    SoftmaxDivision,
+    TableInputRule,
 )
 from ..limits import PadLimits, RecurrentLimits
-from . import packing
-from .common import ALSO, COMMON_FAULTS, EXECUTOR, EXPONENTS, MODES, PLAIN, REFUSE, ROWS, common, layers, norm, sums
-from .faults import LunaFault, reasons
-from .trained import trained
-from .vendor import Luna
+from . import packer_profile
+from .common import (
+    ADD_MODE_ATTRIBUTES,
+    COMMON_FAULTS,
+    EXECUTOR_VERSION,
+    NO_LEFT_SHIFT,
+    REJECT_LEFT_SHIFT,
+    SCALE_EXPONENT_RANGE,
+    SIMULATED_ONLY_OPS,
+    SOFTMAX_LIMITS,
+    make_add_ops,
+    make_common_ops,
+    make_layer_norm_ops,
+    make_layer_ops,
+)
+from .faults import LunaFault, build_unsupported_reasons
+from .training_arithmetic import make_training_arithmetic
+from .vendor import LunaVendor
 
 __all__ = ["VENUS"]
 
@@ -49,45 +62,58 @@ FAULTS = (
 
 VENUS = Target(
     name="venus",
-    executor=EXECUTOR,
+    executor=EXECUTOR_VERSION,
     title="LISTENAI venus (LUNA NPU)",
     modes=("q-value",),
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(packing.VENUS),
-            **layers(PLAIN, packing.VENUS),
-            **rows(LayerArithmetic(PLAIN), "Conv1dInt"),
-            **sums(REFUSE, either=True),
-            **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt", limits=packing.VENUS.pool),
-            **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
-            **rows(CurveArithmetic(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
-            **rows(RowsArithmetic(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, miscompiled=True),
-            **rows(
-                Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11),
+            **make_common_ops(packer_profile.VENUS),
+            **make_layer_ops(NO_LEFT_SHIFT, packer_profile.VENUS),
+            **make_support_rows(LayerArithmetic(NO_LEFT_SHIFT), "Conv1dInt"),
+            **make_add_ops(REJECT_LEFT_SHIFT, either=True),
+            **make_support_rows(
+                AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA_IN_A_BYTE),
+                "AvgPool2dInt",
+                limits=packer_profile.VENUS.pool,
+            ),
+            **make_support_rows(
+                PadArithmetic(NO_LEFT_SHIFT, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))
+            ),
+            **make_support_rows(
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.RIGHT_ONLY), "iqSigmoid", "iqTanh"
+            ),
+            **make_support_rows(
+                SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.NEWTON),
+                "SoftmaxInt",
+                limits=SOFTMAX_LIMITS,
+                miscompiled=True,
+            ),
+            **make_support_rows(
+                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=LstmFormat.Q11),
                 "LSTMInt",
                 limits=RecurrentLimits(square=True),
             ),
-            **rows(
-                Gru(PLAIN, Table.VENUS, from_zero=True, form=GruForm.HALVED),
+            **make_support_rows(
+                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=GruVariant.HALVED),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
             ),
-            **norm(factor_bits=16, min_length=4),
-            **rows(Arithmetic(), "ShuffleChannel"),
+            **make_layer_norm_ops(factor_bits=16, min_length=4),
+            **make_support_rows(Arithmetic(), "ShuffleChannel"),
         }
     ),
-    also=ALSO,
+    also=SIMULATED_ONLY_OPS,
     single_sample=True,
     out_bits=(8, 32),
     curve_bits=(16,),
-    exponents=EXPONENTS,
+    exponents=SCALE_EXPONENT_RANGE,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
-    node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **MODES}),
+    node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **ADD_MODE_ATTRIBUTES}),
     faults=FAULTS,
-    why=reasons(FAULTS),
-    vendor=Luna(packing.VENUS),
-    training=trained(Table.VENUS),
+    why=build_unsupported_reasons(FAULTS),
+    vendor=LunaVendor(packer_profile.VENUS),
+    training=make_training_arithmetic(ActivationTable.VENUS),
 )

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Target, rows
+from .._target import Target, make_support_rows
 from ..arithmetic import (
-    CurveArithmetic,
-    Division,
-    Gate,
-    Gru,
-    GruForm,
-    Lstm,
-    LstmForm,
-    QuotientArithmetic,
-    Reading,
-    RowsArithmetic,
-    Shares,
-    Table,
+    ActivationTable,
+    DivArithmetic,
+    DivisionMethod,
+    GluArithmetic,
+    GruArithmetic,
+    GruVariant,
+    LstmArithmetic,
+    LstmFormat,
+    LutArithmetic,
+    SoftmaxArithmetic,
+    SoftmaxDivision,
+    TableInputRule,
 )
-from ..limits import CurveLimits, RecurrentLimits
-from . import packing
+from ..limits import RecurrentLimits, SigmoidLimits
+from . import packer_profile
 from .common import (
-    ALSO,
-    EXECUTOR,
-    EXPONENTS,
-    LATER_FAULTS,
-    LATER_MODES,
-    LEFT,
-    PLAIN,
-    ROWS,
-    ZERO,
-    common,
-    later_average,
-    layers,
-    norm,
-    sums,
+    ARCS_VENUSA_ATTRIBUTES,
+    ARCS_VENUSA_FAULTS,
+    EXECUTOR_VERSION,
+    LEFT_SHIFT,
+    NO_LEFT_SHIFT,
+    SCALE_EXPONENT_RANGE,
+    SIMULATED_ONLY_OPS,
+    SOFTMAX_LIMITS,
+    ZERO_ON_LEFT_SHIFT,
+    make_add_ops,
+    make_average_pool_ops,
+    make_common_ops,
+    make_layer_norm_ops,
+    make_layer_ops,
 )
-from .faults import LunaFault, reasons
-from .trained import trained
-from .vendor import Luna
+from .faults import LunaFault, build_unsupported_reasons
+from .training_arithmetic import make_training_arithmetic
+from .vendor import LunaVendor
 
 __all__ = ["VENUSA"]
 
 FAULTS = (
-    *LATER_FAULTS,
+    *ARCS_VENUSA_FAULTS,
     LunaFault.LUT_CONSTANT,
     LunaFault.TANH,
     LunaFault.CONV1D,
@@ -59,49 +59,58 @@ FAULTS = (
 
 VENUSA = Target(
     name="venusA",
-    executor=EXECUTOR,
+    executor=EXECUTOR_VERSION,
     title="LISTENAI venusA (LUNA NPU)",
     modes=("q-value",),
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(packing.VENUSA, raises_only=True),
-            **layers(ZERO, packing.VENUSA),
-            **sums(LEFT, either=False),
-            **later_average(packing.VENUSA),
-            **rows(Division(PLAIN, QuotientArithmetic.UNSCALED), "iqDiv", miscompiled=True),
-            **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
-            **rows(
-                CurveArithmetic(PLAIN, Table.VENUSA, Reading.NOTHING),
+            **make_common_ops(packer_profile.VENUSA, raises_only=True),
+            **make_layer_ops(ZERO_ON_LEFT_SHIFT, packer_profile.VENUSA),
+            **make_add_ops(LEFT_SHIFT, either=False),
+            **make_average_pool_ops(packer_profile.VENUSA),
+            **make_support_rows(DivArithmetic(NO_LEFT_SHIFT, DivisionMethod.UNSCALED), "iqDiv", miscompiled=True),
+            **make_support_rows(GluArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA), "GluInt"),
+            **make_support_rows(
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.NOTHING),
                 "iqSigmoid",
                 miscompiled=True,
-                limits=CurveLimits(ranks=(2, 3), max_length=128, work=14),
+                limits=SigmoidLimits(ranks=(2, 3), max_length=128, work=14),
             ),
-            **rows(RowsArithmetic(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
-            **rows(Lstm(PLAIN, Table.VENUSA, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
-            **rows(
-                Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART),
+            **make_support_rows(
+                SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.FUSED),
+                "SoftmaxInt",
+                "LogSoftmaxInt",
+                limits=SOFTMAX_LIMITS,
+            ),
+            **make_support_rows(
+                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, from_zero=True, form=LstmFormat.Q27),
+                "LSTMInt",
+                limits=RecurrentLimits(),
+            ),
+            **make_support_rows(
+                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, from_zero=True, form=GruVariant.HALVED_APART),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
             ),
-            **norm(),
+            **make_layer_norm_ops(),
         }
     ),
-    also=ALSO,
+    also=SIMULATED_ONLY_OPS,
     single_sample=True,
     out_bits=(8, 32),
-    exponents=EXPONENTS,
+    exponents=SCALE_EXPONENT_RANGE,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
-            **LATER_MODES,
+            **ARCS_VENUSA_ATTRIBUTES,
         }
     ),
     faults=FAULTS,
-    why=reasons(FAULTS),
-    vendor=Luna(packing.VENUSA),
-    training=trained(Table.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
+    why=build_unsupported_reasons(FAULTS),
+    vendor=LunaVendor(packer_profile.VENUSA),
+    training=make_training_arithmetic(ActivationTable.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
 )

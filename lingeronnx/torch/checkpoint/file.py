@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import DataError
-from ...files import replacing
+from ...files import replace_file
 
 __all__ = ["Checkpoint", "read_value", "write_value"]
 
@@ -26,7 +26,7 @@ def write_value(path: Path, value: Any) -> None:
 
     The same values give the same bytes: torch would put the name of a file that it opens itself into the archive.
     """
-    with replacing(path) as beside, beside.open("wb") as file:
+    with replace_file(path) as beside, beside.open("wb") as file:
         torch.save(value, file)
 
 

@@ -35,15 +35,15 @@ from ...errors import ConfigError, ModelError
 from .file import write_value
 from .parameters import read_checkpoint
 
-__all__ = ["LAYOUTS", "ConvertedCheckpoint", "convert", "convert_checkpoint"]
+__all__ = ["LAYOUTS", "ConvertedCheckpoint", "convert_state_dict", "convert_checkpoint"]
 
 LAYOUTS = ("asr", "plain", "torch", "ub")
 
 _PLAIN = ("input_linearity.weight", "input_linearity.bias", "state_linearity.weight", "state_projection.weight")
 _ASR = ("weight_x", "weight_bias", "weight_r", "weight_p")
 _TORCH = ("weight_ih", "bias_ih", "bias_hh", "weight_hh", "weight_hr")
-_SIDES = ("forward_lstmp", "backward_lstmp")
-_NAMED = 4  # names that a message lists
+_DIRECTION_NAMES = ("forward_lstmp", "backward_lstmp")
+_MAX_LISTED_NAMES = 4  # names that a message lists
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _ProjectedLayer:
     parts: _ProjectedWeights
 
 
-def convert(state: Mapping[str, Any], to: str, layout: str = "auto") -> ConvertedCheckpoint:
+def convert_state_dict(state: Mapping[str, Any], to: str, layout: str = "auto") -> ConvertedCheckpoint:
     """Return the state_dict `state`, of `layout` asr, plain, torch, ub or auto, in layout `to`.
 
     Raises ConfigError for another word, and ModelError for a state_dict that is not in the layout.
@@ -86,16 +86,16 @@ def convert(state: Mapping[str, Any], to: str, layout: str = "auto") -> Converte
         wrong, known = (to, LAYOUTS) if to not in LAYOUTS else (layout, ("auto", *LAYOUTS))
         raise ConfigError(f"there is no layout '{wrong}' of projected LSTMs; choose {', '.join(known)}")
     held = read_checkpoint(state)
-    found = _modules(held)
-    layout = _layout(found, layout)
-    layers = _layers(found[layout], held, layout)
-    first = {_keys(module, found[layout], held)[0]: layer for module, layer in layers.items()}
-    gone = {key for module in layers for key in _keys(module, found[layout], held)}
+    found = _group_keys_by_module(held)
+    layout = _resolve_layout(found, layout)
+    layers = _make_layers(found[layout], held, layout)
+    first = {_get_module_keys(module, found[layout], held)[0]: layer for module, layer in layers.items()}
+    gone = {key for module in layers for key in _get_module_keys(module, found[layout], held)}
     new: dict[str, Tensor] = {}
     written, notes = [], []
     for key, tensor in held.items():
         if key in first:
-            name, tensors = _written(first[key], to)
+            name, tensors = _convert_layer(first[key], to)
             written.append(name)
         elif key not in gone:
             tensors = {key: tensor}
@@ -119,9 +119,9 @@ def convert_checkpoint(
 ) -> ConvertedCheckpoint:
     """Convert the checkpoint file `source` and write the state_dict to `path`, as a whole or not at all.
 
-    Files are read with ``weights_only=True``. Raises ConfigError and ModelError as `convert` does.
+    Files are read with ``weights_only=True``. Raises ConfigError and ModelError as `convert_state_dict` does.
     """
-    done = convert(read_checkpoint(source), to, layout)
+    done = convert_state_dict(read_checkpoint(source), to, layout)
     write_value(Path(path), done.state)
     return done
 
@@ -129,7 +129,7 @@ def convert_checkpoint(
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def _modules(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
+def _group_keys_by_module(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
     """Return {layout: {module: keys}}, a module of torch with its ending ``_l0`` or ``_l0_reverse`` behind a colon."""
     found: dict[str, dict[str, list[str]]] = {layout: {} for layout in LAYOUTS}
     for key in state:
@@ -137,7 +137,7 @@ def _modules(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
             name = next((name for name in names if key == name or key.endswith(f".{name}")), None)
             if name is not None:
                 module = key.removesuffix(name).rstrip(".")
-                kind = "ub" if layout == "plain" and module.rpartition(".")[2] in _SIDES else layout
+                kind = "ub" if layout == "plain" and module.rpartition(".")[2] in _DIRECTION_NAMES else layout
                 found[kind].setdefault(module, []).append(key)
         match = re.fullmatch(rf"(?:(.*)\.)?(?:{'|'.join(_TORCH)})(_l\d+(?:_reverse)?)", key)
         if match is not None:
@@ -147,7 +147,7 @@ def _modules(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _layout(found: Mapping[str, Mapping[str, Any]], layout: str) -> str:
+def _resolve_layout(found: Mapping[str, Mapping[str, Any]], layout: str) -> str:
     present = [name for name in LAYOUTS if found[name]]
     if layout == "auto":
         if not present:
@@ -165,36 +165,38 @@ def _layout(found: Mapping[str, Mapping[str, Any]], layout: str) -> str:
     return layout
 
 
-def _keys(module: str, modules: Mapping[str, list[str]], state: Mapping[str, Tensor]) -> list[str]:
+def _get_module_keys(module: str, modules: Mapping[str, list[str]], state: Mapping[str, Tensor]) -> list[str]:
     return [key for key in state if key in modules[module]]
 
 
-def _layers(modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str) -> dict[str, _ProjectedLayer]:
+def _make_layers(
+    modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str
+) -> dict[str, _ProjectedLayer]:
     """Return {module: layer} of one layout."""
-    parts = {module: _parts(module, state, layout) for module in modules}
+    parts = {module: _get_weights(module, state, layout) for module in modules}
     found = {}
     for module, tensors in parts.items():
         path, _, ending = module.partition(":")
         parent, _, last = path.rpartition(".")
-        if last in _SIDES and not ending.endswith("_reverse"):
-            found[module] = _ProjectedLayer(parent, "ub", last == _SIDES[1], tensors)
+        if last in _DIRECTION_NAMES and not ending.endswith("_reverse"):
+            found[module] = _ProjectedLayer(parent, "ub", last == _DIRECTION_NAMES[1], tensors)
         elif layout == "torch":
             kind = "pair" if f"{path}:_l0_reverse" in modules else "one"
             found[module] = _ProjectedLayer(path, kind, ending.endswith("_reverse"), tensors)
-        elif path.removesuffix("2") in parts and path.endswith("2") and _alike(tensors, parts[path[:-1]]):
+        elif path.removesuffix("2") in parts and path.endswith("2") and _have_equal_shapes(tensors, parts[path[:-1]]):
             found[module] = _ProjectedLayer(path[:-1], "pair", True, tensors)
         else:
             two = parts.get(f"{path}2")
-            kind = "pair" if two is not None and _alike(two, tensors) else "one"
+            kind = "pair" if two is not None and _have_equal_shapes(two, tensors) else "one"
             found[module] = _ProjectedLayer(path, kind, False, tensors)
     return found
 
 
-def _alike(one: _ProjectedWeights, two: _ProjectedWeights) -> bool:
+def _have_equal_shapes(one: _ProjectedWeights, two: _ProjectedWeights) -> bool:
     return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
 
 
-def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
+def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
     """Return the tensors of a module as `plain` has them."""
     path, _, ending = module.partition(":")
     dot = f"{path}." if path else ""
@@ -206,11 +208,11 @@ def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedW
             )
         bias = [dot + f"bias_{which}{ending}" for which in ("ih", "hh")]
         names = [f"{dot}weight_{which}{ending}" for which in ("ih", "hh", "hr")]
-        w, r, p = _taken(state, names, path, layout)
-        given = _taken(state, bias, path, layout) if any(key in state for key in bias) else []
+        w, r, p = _get_tensors(state, names, path, layout)
+        given = _get_tensors(state, bias, path, layout) if any(key in state for key in bias) else []
         b = given[0] + given[1] if given else w.new_zeros(len(w))
     else:
-        w, b, r, p = _taken(state, [dot + name for name in (_ASR if layout == "asr" else _PLAIN)], path, layout)
+        w, b, r, p = _get_tensors(state, [dot + name for name in (_ASR if layout == "asr" else _PLAIN)], path, layout)
     units = p.shape[1] if p.dim() == 2 else 0
     wanted = {
         "W": (w, (4 * units, w.shape[-1] if w.dim() else 0)),
@@ -224,17 +226,17 @@ def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedW
                 f"where the projection is {list(p.shape)}; it is another layout or no LSTM"
             )
     return (
-        _ProjectedWeights(_turned(w), _turned(b.reshape(-1)), _turned(r), p)
+        _ProjectedWeights(_swap_last_gates(w), _swap_last_gates(b.reshape(-1)), _swap_last_gates(r), p)
         if layout == "asr"
         else _ProjectedWeights(w, b, r, p)
     )
 
 
-def _taken(state: Mapping[str, Tensor], keys: list[str], module: str, layout: str) -> list[Tensor]:
+def _get_tensors(state: Mapping[str, Tensor], keys: list[str], module: str, layout: str) -> list[Tensor]:
     missing = [key for key in keys if key not in state]
     if missing:
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        raise ModelError(f"'{module}' in layout {layout} lacks {', '.join(missing[:_NAMED])}{more}")
+        more = f" and {len(missing) - _MAX_LISTED_NAMES} more" if len(missing) > _MAX_LISTED_NAMES else ""
+        raise ModelError(f"'{module}' in layout {layout} lacks {', '.join(missing[:_MAX_LISTED_NAMES])}{more}")
     tensors = [state[key] for key in keys]
     for key, tensor in zip(keys, tensors, strict=True):
         if not tensor.is_floating_point():
@@ -244,7 +246,7 @@ def _taken(state: Mapping[str, Tensor], keys: list[str], module: str, layout: st
     return tensors
 
 
-def _turned(tensor: Tensor) -> Tensor:
+def _swap_last_gates(tensor: Tensor) -> Tensor:
     """Return weights or a bias with the last two gates exchanged: i, f, o, g and i, f, g, o; its own inverse."""
     i, f, third, fourth = tensor.chunk(4)
     return torch.cat([i, f, fourth, third])
@@ -253,24 +255,24 @@ def _turned(tensor: Tensor) -> Tensor:
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def _written(layer: _ProjectedLayer, to: str) -> tuple[str, dict[str, Tensor]]:
+def _convert_layer(layer: _ProjectedLayer, to: str) -> tuple[str, dict[str, Tensor]]:
     """Return the layer's name in layout `to`, and its tensors by their keys there."""
     w, b, r, p = layer.parts
-    module, ending = _place(layer, to)
+    module, ending = _get_target_module(layer, to)
     dot = f"{module}." if module else ""
     if to == "torch":
         tensors = {"weight_ih": w, "weight_hh": r, "bias_ih": b, "bias_hh": torch.zeros_like(b), "weight_hr": p}
         return f"{dot}weight_hr{ending}", {f"{dot}{name}{ending}": tensor for name, tensor in tensors.items()}
     if to == "asr":
-        w, b, r = _turned(w), _turned(b)[None], _turned(r)
+        w, b, r = _swap_last_gates(w), _swap_last_gates(b)[None], _swap_last_gates(r)
     names = _ASR if to == "asr" else _PLAIN
     return module, {dot + name: tensor for name, tensor in zip(names, (w, b, r, p), strict=True)}
 
 
-def _place(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
+def _get_target_module(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
     """Return the module that the layer is in layout `to`, and torch's ending of the keys."""
     dot = f"{layer.base}." if layer.base else ""
-    side = _SIDES[layer.back]
+    side = _DIRECTION_NAMES[layer.back]
     if to == "torch":
         if layer.kind == "ub":
             return dot + side, "_l0"

@@ -24,30 +24,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError, nearest, told
+from ...errors import ConfigError, ModelError, format_exception, suggest_nearest
 from ...graph import ir
 from .file import write_value
-from .recurrent_weights import PackedWeights, packed
+from .recurrent_weights import PackedWeights, match_packed_weights
 
 __all__ = [
-    "Loaded",
-    "arrays",
+    "LoadResult",
     "is_parameter",
     "load_checkpoint",
-    "load_into",
+    "load_module_checkpoint",
+    "read_arrays",
     "read_checkpoint",
     "save_checkpoint",
     "state_dict",
 ]
 
-_WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
+_WRAPPER_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
 _PREFIXES = ("", "module.", "model.")  # preferred, in this order, where several fit equally well
-_COUNTER = "num_batches_tracked"  # of batch normalisation in training
-_NAMED = 8  # names of one kind that a message lists
+_BATCH_COUNTER = "num_batches_tracked"  # of batch normalisation in training
+_MAX_LISTED_NAMES = 8  # names of one kind that a message lists
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """What `load_checkpoint` did: the names it loaded, the prefix it took off, and names it left, of either side."""
 
     names: tuple[str, ...]
@@ -56,14 +56,14 @@ class Loaded:
     missing: tuple[str, ...]
 
 
-def load_checkpoint(graph: ir.Graph, source: Any, *, strict: bool = True) -> Loaded:
+def load_checkpoint(graph: ir.Model, source: Any, *, strict: bool = True) -> LoadResult:
     """Put the weights of `source` onto the initializers of `graph`, in place, or change nothing and raise ModelError.
 
     source : the path of a checkpoint, a state_dict (also wrapped, also of arrays), or a module. strict : False leaves
     alone what only one side has; shapes must fit all the same.
     """
-    slots, packs = _slots(graph)
-    found, loaded = _fit(read_checkpoint(source), {key: array.shape for key, array in slots.items()}, strict)
+    slots, packs = _collect_slots(graph)
+    found, loaded = _match_tensors(read_checkpoint(source), {key: array.shape for key, array in slots.items()}, strict)
     new: dict[str, np.ndarray] = {}
     for key, tensor in found.items():
         new[key] = _as_array(key, tensor, slots[key].dtype)
@@ -76,29 +76,31 @@ def load_checkpoint(graph: ir.Graph, source: Any, *, strict: bool = True) -> Loa
     return loaded
 
 
-def load_into(model: nn.Module, source: Any) -> Loaded:
+def load_module_checkpoint(model: nn.Module, source: Any) -> LoadResult:
     """Load `source` into `model`, or change nothing and raise ModelError; see `load_checkpoint` for what may differ."""
     own = model.state_dict(keep_vars=True)
     state = read_checkpoint(source)
     ids = Counter(id(tensor) for tensor in own.values())
-    wanted = {name: tuple(t.shape) for name, t in own.items() if isinstance(t, Tensor) and not name.endswith(_COUNTER)}
-    found, loaded = _fit(state, wanted, strict=False)
+    wanted = {
+        name: tuple(t.shape) for name, t in own.items() if isinstance(t, Tensor) and not name.endswith(_BATCH_COUNTER)
+    }
+    found, loaded = _match_tensors(state, wanted, strict=False)
     given = {id(own[name]) for name in found}
     missing = [name for name in loaded.missing if not (ids[id(own[name])] > 1 and id(own[name]) in given)]
-    _complain(missing, loaded.unexpected, {}, wanted)
+    _raise_mismatch(missing, loaded.unexpected, {}, wanted)
     for name, tensor in found.items():
         _as_array(name, tensor, None)
     model.load_state_dict(found, strict=False)
-    return Loaded(loaded.names, loaded.prefix, (), ())
+    return LoadResult(loaded.names, loaded.prefix, (), ())
 
 
-def state_dict(graph: ir.Graph) -> dict[str, Tensor]:
+def state_dict(graph: ir.Model) -> dict[str, Tensor]:
     """Return the initializers of `graph` that carry a state_dict's names, as torch has them."""
-    slots, _ = _slots(graph)
+    slots, _ = _collect_slots(graph)
     return {key: torch.from_numpy(np.array(array)) for key, array in slots.items()}
 
 
-def save_checkpoint(graph: ir.Graph, path: str | os.PathLike[str]) -> None:
+def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write `state_dict(graph)` to `path` with torch.save, as a whole or not at all."""
     state = state_dict(graph)
     if not state:
@@ -111,15 +113,15 @@ def is_parameter(name: str) -> bool:
     return not name.startswith("/") and "::" not in name and not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)
 
 
-def _slots(graph: ir.Graph) -> tuple[dict[str, np.ndarray], dict[str, PackedWeights]]:
+def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, PackedWeights]]:
     """Return state_dict name -> the array now there, in torch's form, and those of the initializers that are packed."""
     slots: dict[str, np.ndarray] = {}
     packs: dict[str, PackedWeights] = {}
     for name, value in graph.graph.initializers.items():
-        array = ir.const(value)
+        array = ir.const_value(value)
         if array is None or not is_parameter(name):
             continue
-        found = (packed(user, index, name) for user, index in value.uses())
+        found = (match_packed_weights(user, index, name) for user, index in value.uses())
         pack = next((p for p in found if p is not None and p.name == name and p.fits(array)), None)
         if pack is None:
             slots[name] = array
@@ -137,7 +139,7 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
     if isinstance(source, nn.Module):
         return dict(source.state_dict())
     if isinstance(source, Mapping):
-        return _unwrapped(source, "the state_dict")
+        return _unwrap_state_dict(source, "the state_dict")
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(f"a {type(source).__name__} is no checkpoint; give a path or a state_dict")
     path = Path(source)
@@ -148,17 +150,17 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
     except OSError as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... of damaged files and of foreign objects
-        reason = re.sub(r"\[enforce fail[^\]]*\][ .]*", "", told(error))[:160]  # where in torch's sources
+        reason = re.sub(r"\[enforce fail[^\]]*\][ .]*", "", format_exception(error))[:160]  # where in torch's sources
         raise ModelError(
             f"cannot read the checkpoint {path}: no file of torch.save with tensors only ({reason}); save "
             "model.state_dict()"
         ) from error
     if not isinstance(found, Mapping):
         raise ModelError(f"the checkpoint {path} holds a {type(found).__name__}; save model.state_dict()")
-    return _unwrapped(found, f"the checkpoint {path}")
+    return _unwrap_state_dict(found, f"the checkpoint {path}")
 
 
-def arrays(source: Any) -> dict[str, np.ndarray]:
+def read_arrays(source: Any) -> dict[str, np.ndarray]:
     """Return the numbers in a checkpoint as they are, NaN too; `source` as `read_checkpoint` takes it.
 
     Half precision becomes float32; quantized tensors are dequantized; sparse ones are made dense, complex ones split.
@@ -174,52 +176,52 @@ def arrays(source: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def _unwrapped(found: Mapping[Any, Any], what: str) -> dict[str, Tensor]:
-    tensors = {str(key): _tensor(value) for key, value in found.items() if isinstance(value, Tensor | np.ndarray)}
+def _unwrap_state_dict(found: Mapping[Any, Any], what: str) -> dict[str, Tensor]:
+    tensors = {str(key): _to_tensor(value) for key, value in found.items() if isinstance(value, Tensor | np.ndarray)}
     inner = {str(key): value for key, value in found.items() if isinstance(value, Mapping) and _holds_weights(value)}
-    for key in _WRAPPINGS:
+    for key in _WRAPPER_KEYS:
         if key in inner:
-            return _unwrapped(inner[key], what)
+            return _unwrap_state_dict(inner[key], what)
     if len(inner) == 1 and not tensors:
-        return _unwrapped(next(iter(inner.values())), what)
+        return _unwrap_state_dict(next(iter(inner.values())), what)
     if not tensors:
-        keys = ", ".join(map(str, list(found)[:_NAMED])) or "nothing"
+        keys = ", ".join(map(str, list(found)[:_MAX_LISTED_NAMES])) or "nothing"
         raise ModelError(f"{what} holds no state_dict that could be told apart; its keys are {keys}")
     return {key.replace("_orig_mod.", ""): tensor for key, tensor in tensors.items()}
 
 
 def _holds_weights(value: Mapping[Any, Any]) -> bool:
     return any(isinstance(k, str) and isinstance(v, Tensor | np.ndarray) for k, v in value.items()) or any(
-        key in value and isinstance(value[key], Mapping) for key in _WRAPPINGS
+        key in value and isinstance(value[key], Mapping) for key in _WRAPPER_KEYS
     )
 
 
-def _tensor(value: Any) -> Tensor:
+def _to_tensor(value: Any) -> Tensor:
     return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 # ---- fitting -----------------------------------------------------------------------------------------------------
 
 
-def _fit(
+def _match_tensors(
     state: Mapping[str, Tensor], wanted: Mapping[str, Sequence[int]], strict: bool
-) -> tuple[dict[str, Tensor], Loaded]:
+) -> tuple[dict[str, Tensor], LoadResult]:
     """Return the tensors of `state` under the names of `wanted`; ModelError where they do not fit."""
-    prefix, names = _names(list(state), wanted)
+    prefix, names = _match_names(list(state), wanted)
     found = {key: state[name] for name, key in names.items() if key in wanted}
     shapes = {
         key: (tuple(tensor.shape), tuple(wanted[key]))
         for key, tensor in found.items()
         if tuple(tensor.shape) != tuple(wanted[key])
     }
-    missing = [key for key in wanted if key not in found and not key.endswith(_COUNTER)]
-    rest = [name for name, key in names.items() if key not in wanted and not key.endswith(_COUNTER)]
-    unexpected = [name for name in rest if not _again(state[name], found.values())]
-    _complain(missing if strict else (), unexpected if strict else (), shapes, wanted)
-    return found, Loaded(tuple(found), prefix, tuple(unexpected), tuple(missing))
+    missing = [key for key in wanted if key not in found and not key.endswith(_BATCH_COUNTER)]
+    rest = [name for name, key in names.items() if key not in wanted and not key.endswith(_BATCH_COUNTER)]
+    unexpected = [name for name in rest if not _is_shared_duplicate(state[name], found.values())]
+    _raise_mismatch(missing if strict else (), unexpected if strict else (), shapes, wanted)
+    return found, LoadResult(tuple(found), prefix, tuple(unexpected), tuple(missing))
 
 
-def _names(have: Sequence[str], wanted: Iterable[str]) -> tuple[str, dict[str, str]]:
+def _match_names(have: Sequence[str], wanted: Iterable[str]) -> tuple[str, dict[str, str]]:
     """Return the prefix that brings most names together, and name in the checkpoint -> name without it.
 
     A prefix ``+name`` is one that the checkpoint's names lack.
@@ -245,14 +247,14 @@ def _names(have: Sequence[str], wanted: Iterable[str]) -> tuple[str, dict[str, s
     return prefix, {name: name.removeprefix(prefix) for name in have}
 
 
-def _again(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
+def _is_shared_duplicate(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
     """Whether `tensor` is a parameter that is loaded under another name: shared weights are saved once per name."""
     return any(
         tensor.shape == other.shape and tensor.dtype == other.dtype and torch.equal(tensor, other) for other in loaded
     )
 
 
-def _complain(
+def _raise_mismatch(
     missing: Sequence[str],
     unexpected: Sequence[str],
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
@@ -261,21 +263,21 @@ def _complain(
     """Raise one ModelError that names everything that does not fit."""
     parts = []
     if missing:
-        hint = nearest(missing[0], unexpected) if len(missing) == 1 else ""
-        parts.append(f"it lacks {_listed(missing)}{hint}")
+        hint = suggest_nearest(missing[0], unexpected) if len(missing) == 1 else ""
+        parts.append(f"it lacks {_format_names(missing)}{hint}")
     if unexpected:
-        hint = nearest(unexpected[0], wanted) if len(unexpected) == 1 and not missing else ""
-        parts.append(f"the model has no {_listed(unexpected)}{hint}")
+        hint = suggest_nearest(unexpected[0], wanted) if len(unexpected) == 1 and not missing else ""
+        parts.append(f"the model has no {_format_names(unexpected)}{hint}")
     if shapes:
         told = [f"{name} {list(have)}, not {list(want)}" for name, (have, want) in shapes.items()]
-        parts.append(f"other shapes: {_listed(told)}")
+        parts.append(f"other shapes: {_format_names(told)}")
     if parts:
         raise ModelError(f"the checkpoint does not fit: {'; '.join(parts)}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def _format_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(names[:_MAX_LISTED_NAMES]) + more
 
 
 def _as_array(name: str, tensor: Tensor, dtype: np.dtype[Any] | None) -> np.ndarray:

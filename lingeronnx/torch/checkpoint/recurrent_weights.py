@@ -18,13 +18,17 @@ import numpy as np
 
 from ...graph import ir
 
-__all__ = ["PackedWeights", "packed"]
+__all__ = ["PackedWeights", "match_packed_weights"]
 
 #: Operator -> for each gate of ONNX its place in torch.
-_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+_GATE_ORDERS = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 #: Input of the operator -> the name of the initializer and those of torch's parameters, without layer and direction.
-_INPUTS = {1: ("weight_ih", ("weight_ih",)), 2: ("weight_hh", ("weight_hh",)), 3: ("bias", ("bias_ih", "bias_hh"))}
+_INPUT_PARAMETERS = {
+    1: ("weight_ih", ("weight_ih",)),
+    2: ("weight_hh", ("weight_hh",)),
+    3: ("bias", ("bias_ih", "bias_hh")),
+}
 
 
 class PackedWeights(NamedTuple):
@@ -63,18 +67,18 @@ class PackedWeights(NamedTuple):
         return np.concatenate([parts[place] for place in order])
 
 
-def packed(node: ir.Node, index: int, name: str) -> PackedWeights | None:
+def match_packed_weights(node: ir.Node, index: int, name: str) -> PackedWeights | None:
     """Return what input `index` of `node` is made of, where `name` is that of the initializer or of a parameter in it.
 
     None where `node` is no recurrent layer, or the name none of torch's.
     """
-    if node.domain or node.op_type not in _GATES or index not in _INPUTS:
+    if node.domain or node.op_type not in _GATE_ORDERS or index not in _INPUT_PARAMETERS:
         return None
-    base, parameters = _INPUTS[index]
+    base, parameters = _INPUT_PARAMETERS[index]
     match = re.fullmatch(rf"(.*\.)?(?:{'|'.join((base, *parameters))})_l(\d+)(?:_reverse)?", name)
     if match is None:
         return None
     module, layer = match.group(1) or "", match.group(2)
-    ends = {"bidirectional": ("", "_reverse"), "reverse": ("_reverse",)}.get(ir.attr(node, "direction", ""), ("",))
+    ends = {"bidirectional": ("", "_reverse"), "reverse": ("_reverse",)}.get(ir.get_attr(node, "direction", ""), ("",))
     keys = tuple(tuple(f"{module}{key}_l{layer}{end}" for key in parameters) for end in ends)
-    return PackedWeights(f"{module}{base}_l{layer}{ends[0]}", keys, _GATES[node.op_type])
+    return PackedWeights(f"{module}{base}_l{layer}{ends[0]}", keys, _GATE_ORDERS[node.op_type])

@@ -21,61 +21,65 @@ from ...errors import ConfigError
 from ...graph import ir
 from ...passes.folding.constants import fold_constants
 from ...passes.folding.identity import drop_identity
-from ...passes.folding.zero_states import zero_states
+from ...passes.folding.zero_states import drop_zero_states
 from ...run.runners import FloatFallback
-from ..checkpoint.recurrent_weights import PackedWeights, packed
-from .constant_sizes import constant_sizes
+from ..checkpoint.recurrent_weights import PackedWeights, match_packed_weights
+from .constant_sizes import fold_constant_sizes
 
 try:
     from onnxscript import optimizer
 except ModuleNotFoundError as error:
     raise ConfigError("the export needs onnxscript, which is not installed: pip install 'lingeronnx[torch]'") from error
 
-__all__ = ["SCOPE", "clean", "order_initializers"]
+__all__ = ["SCOPE_KEY", "clean_graph", "sort_initializers"]
 
 #: Metadata of a node of the exporter: the path of its module, ``layer1.0.conv``.
-SCOPE = "lingeronnx.scope"
+SCOPE_KEY = "lingeronnx.scope"
 
-Dump = Callable[[str, ir.Graph], None]
+DumpGraph = Callable[[str, ir.Model], None]
 
 
-def clean(
-    model: ir.Graph, parameters: Mapping[str, str], feeds: Sequence[Mapping[str, np.ndarray]], scopes: bool, dump: Dump
+def clean_graph(
+    model: ir.Model,
+    parameters: Mapping[str, str],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    scopes: bool,
+    dump: DumpGraph,
 ) -> dict[str, str]:
-    """Clean `model`, whose nodes carry `SCOPE`, in place; return {node: the path of its module}.
+    """Clean `model`, whose nodes carry `SCOPE_KEY`, in place; return {node: the path of its module}.
 
     parameters : state_dict names -> the first of the names under which the module has the same parameter.
     feeds : inputs that differ in every dynamic axis. dump : called with a name and the graph after each step.
     """
     _name_parameters(model, parameters)
-    _fold(model, set(parameters.values()))
+    _fold_constants(model, set(parameters.values()))
     dump("folded", model)
-    if constant_sizes(model, feeds):
-        _fold(model, set(parameters.values()))
+    if fold_constant_sizes(model, feeds):
+        _fold_constants(model, set(parameters.values()))
         dump("sized", model)
     _pack_recurrent(model)
     dump("packed", model)
-    _drop_unused(model)
-    paths = _name(model, set(parameters.values()), scopes)
-    _strip(model)
+    _drop_unused_initializers(model)
+    paths = _assign_names(model, set(parameters.values()), scopes)
+    _strip_metadata(model)
     dump("named", model)
     return paths
 
 
-def _name_parameters(model: ir.Graph, parameters: Mapping[str, str]) -> None:
+def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
     """Shared parameters have one initializer, under the first name."""
     for name, value in list(model.graph.initializers.items()):
         first = parameters.get(name, name)
         if first == name:
             continue
         if first in model.graph.initializers:
-            ir.replace_readers(value, model.graph.initializers[first])
+            ir.replace_all_uses(value, model.graph.initializers[first])
             del model.graph.initializers[name]
         else:
             ir.rename_initializer(model, value, first)
 
 
-def _fold(model: ir.Graph, parameters: set[str]) -> None:
+def _fold_constants(model: ir.Model, parameters: set[str]) -> None:
     hidden = [(value, value.const_value) for name, value in model.graph.initializers.items() if name in parameters]
     for value, _ in hidden:
         del model.graph.initializers[str(value.name)]
@@ -84,7 +88,7 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
     optimizer.optimize_ir(model)
     if fold_constants(model).changes:  # what the optimizer leaves: ConstantOfShape
         optimizer.optimize_ir(model)
-    zero_states(model)
+    drop_zero_states(model)
     drop_identity(model)
     for value, held in hidden:
         model.graph.inputs.remove(value)
@@ -94,13 +98,13 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
 
 
 #: Where an initializer keeps the name that it takes as soon as its parts, one of which has it, are gone.
-_NAME_WHEN_FREE = "lingeronnx.name"
+_FINAL_NAME_KEY = "lingeronnx.name"
 
 
 # ---- recurrent layers --------------------------------------------------------------------------------------------
 
 
-def _pack_recurrent(model: ir.Graph) -> None:
+def _pack_recurrent(model: ir.Model) -> None:
     """Store the weights of recurrent layers as the nodes read them, where they are what `PackedWeights` says."""
     for node in list(model.graph):
         for index in (1, 2, 3):
@@ -109,13 +113,13 @@ def _pack_recurrent(model: ir.Graph) -> None:
                 continue
             chain = _constant_chain(model, value)
             leaves = {str(v.name): v for n in chain for v in n.inputs if v is not None and v.is_initializer()}
-            found = next((p for name in leaves if (p := packed(node, index, name)) is not None), None)
+            found = next((p for name in leaves if (p := match_packed_weights(node, index, name)) is not None), None)
             if found is not None and all(key in leaves for keys in found.keys for key in keys):
-                _store(model, node, index, found, chain)
+                _store_packed_weights(model, node, index, found, chain)
     ir.remove_unused(model)
 
 
-def _constant_chain(model: ir.Graph, value: ir.Value) -> list[ir.Node]:
+def _constant_chain(model: ir.Model, value: ir.Value) -> list[ir.Node]:
     """Return the nodes that compute `value` in graph order; nothing where it depends on an input of the graph."""
     nodes: list[ir.Node] = []
     waiting = [value]
@@ -131,9 +135,11 @@ def _constant_chain(model: ir.Graph, value: ir.Value) -> list[ir.Node]:
     return [node for node in model.graph if node in nodes]
 
 
-def _store(model: ir.Graph, node: ir.Node, index: int, found: PackedWeights, chain: list[ir.Node]) -> None:
-    value = ir.source(node, index)
-    arrays = {key: ir.const(model.graph.initializers[key]) for keys in found.keys for key in keys}
+def _store_packed_weights(
+    model: ir.Model, node: ir.Node, index: int, found: PackedWeights, chain: list[ir.Node]
+) -> None:
+    value = ir.require_input(node, index)
+    arrays = {key: ir.const_value(model.graph.initializers[key]) for keys in found.keys for key in keys}
     array = found.pack({key: a for key, a in arrays.items() if a is not None})
     fallback = FloatFallback(model, chain, (str(value.name),))
     computed = dict(zip(fallback.outputs, fallback(), strict=True))[str(value.name)]
@@ -141,18 +147,18 @@ def _store(model: ir.Graph, node: ir.Node, index: int, found: PackedWeights, cha
         return  # not what torch.nn's layers do: the operators stay
     for user, place in list(value.uses()):
         user.replace_input_with(place, None)
-    name = ir.fresh_name(model, f"{found.name}_packed")  # until the parameters, which have the name, are gone
+    name = ir.unique_tensor_name(model, f"{found.name}_packed")  # until the parameters, which have the name, are gone
     held = ir.add_initializer(model, name, array)
-    held.meta[_NAME_WHEN_FREE] = found.name
+    held.meta[_FINAL_NAME_KEY] = found.name
     node.replace_input_with(index, held)
 
 
-def _drop_unused(model: ir.Graph) -> None:
+def _drop_unused_initializers(model: ir.Model) -> None:
     """Initializers that nobody reads go, packed weights take their names, a constant output gets a node."""
     for index, output in enumerate(model.graph.outputs):
         if output.is_initializer():
             name = str(output.name)
-            held = ir.add_initializer(model, ir.fresh_name(model, f"{name}_held"), output.const_value.numpy())  # type: ignore[union-attr]
+            held = ir.add_initializer(model, ir.unique_tensor_name(model, f"{name}_held"), output.const_value.numpy())  # type: ignore[union-attr]
             node = ir.make_node("Identity", [held], name=name, output=f"{name}_out", like=output)
             model.graph.append(node)
             model.graph.outputs[index] = node.outputs[0]
@@ -162,14 +168,14 @@ def _drop_unused(model: ir.Graph) -> None:
         if not value.uses() and not value.is_graph_output():
             del model.graph.initializers[name]
     for value in list(model.graph.initializers.values()):
-        if _NAME_WHEN_FREE in value.meta:
-            ir.rename_initializer(model, value, value.meta[_NAME_WHEN_FREE])
+        if _FINAL_NAME_KEY in value.meta:
+            ir.rename_initializer(model, value, value.meta[_FINAL_NAME_KEY])
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> dict[str, str]:
+def _assign_names(model: ir.Model, parameters: set[str], scopes: bool) -> dict[str, str]:
     """Name nodes, tensors and constants by module path, or by operator alone; return {node: module path}."""
     count: Counter[str] = Counter()
     paths: dict[str, str] = {}
@@ -181,46 +187,48 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> dict[str, str]
         return base if scopes and not number else f"{base}_{number}"
 
     pinned = {*model.graph.inputs, *model.graph.outputs}
-    nodes = list(ir.all_nodes(model.graph))
+    nodes = list(ir.iter_nodes_recursive(model.graph))
     for node in nodes:
-        scope = _scope(node)
+        scope = _find_scope(node)
         node.name = fresh(scope, node.op_type)
         paths[node.name] = scope
         for index, value in enumerate(node.outputs):
             if value not in pinned and value.name:
                 value.name = f"{node.name}_output_{index}"
-    known = parameters | {p.name for node in nodes for i in (1, 2, 3) if (p := _packed_input(node, i)) is not None}
+    known = parameters | {
+        p.name for node in nodes for i in (1, 2, 3) if (p := _find_packed_weights(node, i)) is not None
+    }
     for node in nodes:
         for source in node.inputs:
             if source is not None and source.is_initializer() and source not in pinned and source.name not in known:
-                name = fresh(_scope(node), "Constant")
+                name = fresh(_find_scope(node), "Constant")
                 ir.rename_initializer(model, source, name)
                 known.add(name)
     return paths
 
 
-def _packed_input(node: ir.Node, index: int) -> PackedWeights | None:
+def _find_packed_weights(node: ir.Node, index: int) -> PackedWeights | None:
     value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None or not value.is_initializer() else packed(node, index, str(value.name))
+    return None if value is None or not value.is_initializer() else match_packed_weights(node, index, str(value.name))
 
 
-def _scope(node: ir.Node) -> str:
+def _find_scope(node: ir.Node) -> str:
     """Return the module path of `node`; of one that the folding made, that of the node in front of it."""
     seen = 0
     current: ir.Node | None = node
     while current is not None and seen < 8:
-        if SCOPE in current.metadata_props:
-            return current.metadata_props[SCOPE]
+        if SCOPE_KEY in current.metadata_props:
+            return current.metadata_props[SCOPE_KEY]
         current = next((v.producer() for v in current.inputs if v is not None and v.producer() is not None), None)
         seen += 1
     return ""
 
 
-def _strip(model: ir.Graph) -> None:
+def _strip_metadata(model: ir.Model) -> None:
     """Take out what speaks of the exporting machine: stack traces, doc strings, metadata, stale shapes."""
     pinned = {*model.graph.inputs, *model.graph.outputs}
     things: list[Any] = [model, model.graph, *pinned, *model.graph.initializers.values()]
-    for node in ir.all_nodes(model.graph):
+    for node in ir.iter_nodes_recursive(model.graph):
         things.append(node)
         things += node.outputs
         for value in node.outputs:
@@ -231,9 +239,9 @@ def _strip(model: ir.Graph) -> None:
         thing.doc_string = None
 
 
-def order_initializers(model: ir.Graph) -> None:
+def sort_initializers(model: ir.Model) -> None:
     """Initializers stand in the order in which the nodes read them."""
-    read = [v for node in ir.all_nodes(model.graph) for v in node.inputs if v is not None]
+    read = [v for node in ir.iter_nodes_recursive(model.graph) for v in node.inputs if v is not None]
     place = {value: index for index, value in reversed(list(enumerate(read)))}
     held = sorted(model.graph.initializers.values(), key=lambda value: place[value])
     model.graph.initializers.clear()

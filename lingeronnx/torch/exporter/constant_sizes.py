@@ -15,18 +15,18 @@ import numpy as np
 from ...graph import ir, operators
 from ...run.runners import FloatRunner
 
-__all__ = ["constant_sizes"]
+__all__ = ["fold_constant_sizes"]
 
-_MOST = 64  # elements: what is larger is no shape
+_MAX_ELEMENTS = 64  # elements: what is larger is no shape
 #: The tensors behind these may be large, though they are made of sizes.
-_DATA = operators.MAKES_DATA | operators.SUBGRAPHS
+_DATA_OPERATORS = operators.DATA_GENERATING_OPS | operators.CONTROL_FLOW_OPS
 
 Arrays = Sequence[np.ndarray]  # the same tensor in every run
 
 
-def constant_sizes(model: ir.Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
+def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
     """Make sizes in `model` constant where they are on all `feeds`; return how many."""
-    derived = _from_shapes(model)
+    derived = _find_shape_tensors(model)
     ends = [
         (node, index, value)
         for node in model.graph
@@ -37,43 +37,43 @@ def constant_sizes(model: ir.Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -
     if not ends:
         return 0
     wanted = {str(value.name) for _, _, value in ends}
-    wanted |= {ir.read_name(node) for node, _, _ in ends if node.op_type == "Reshape"}
+    wanted |= {ir.input_name(node) for node, _, _ in ends if node.op_type == "Reshape"}
     runner = FloatRunner(model, wanted)
     runs = [{name: array for name, array, _ in runner.run(feed)} for feed in feeds]
     changed = 0
     for node, index, value in ends:
         arrays = [run[str(value.name)] for run in runs]
-        if arrays[0].size > _MOST:
+        if arrays[0].size > _MAX_ELEMENTS:
             continue
-        target = arrays[0] if _same(arrays) else None
+        target = arrays[0] if _are_equal(arrays) else None
         if target is None and node.op_type == "Reshape" and index == 1 and not node.domain:
-            target = _target(arrays, [run[ir.read_name(node)] for run in runs])
+            target = _make_reshape_target(arrays, [run[ir.input_name(node)] for run in runs])
             if target is not None:
                 node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
         if target is not None:
-            name = ir.fresh_name(model, f"{value.name}_size")
+            name = ir.unique_tensor_name(model, f"{value.name}_size")
             node.replace_input_with(index, ir.add_initializer(model, name, target))
             changed += 1
     ir.remove_unused(model)
     return changed
 
 
-def _from_shapes(model: ir.Graph) -> set[ir.Value]:
+def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
     """Return the tensors of numbers that depend on nothing but shapes and constants."""
     found: set[ir.Value] = set()
     for node in model.graph:
-        shape = node.op_type in operators.SIZES and not node.domain
-        known = [value for value in node.inputs if value and ir.const(value) is None]
-        if shape or (known and all(value in found for value in known) and node.op_type not in _DATA):
+        shape = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain
+        known = [value for value in node.inputs if value and ir.const_value(value) is None]
+        if shape or (known and all(value in found for value in known) and node.op_type not in _DATA_OPERATORS):
             found.update(node.outputs)
     return found - set(model.graph.outputs)
 
 
-def _same(arrays: Arrays) -> bool:
+def _are_equal(arrays: Arrays) -> bool:
     return all(np.array_equal(arrays[0], other) for other in arrays[1:])
 
 
-def _target(arrays: Arrays, sources: Arrays) -> np.ndarray | None:
+def _make_reshape_target(arrays: Arrays, sources: Arrays) -> np.ndarray | None:
     """Return a constant Reshape target that gives the sizes `arrays` of `sources`, or None where there is none."""
     target = []
     for axis, first in enumerate(arrays[0]):

@@ -1,6 +1,6 @@
 """What an export is proven by: runs in torch on several sizes, and what onnxruntime makes of the graph on the same.
 
-Knows a module by its `Flat` face, a graph by its names; nothing of how either came about.
+Knows a module by its `FlattenedModel` face, a graph by its names; nothing of how either came about.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from ...errors import ConfigError, LingerOnnxError, ModelError
 from ...graph import ir
 from ...run.runners import FloatRunner
-from .signature import Axes, Flat, free_axes, resized
+from .signature import Axes, FlattenedModel, resize_inputs, resolve_dynamic_axes
 
-__all__ = ["TorchRun", "compare", "run_named", "runs_on_free_axes"]
+__all__ = ["TorchRun", "compare_with_torch", "run_by_name", "run_on_dynamic_axes"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TorchRun:
     results: list[np.ndarray]
 
 
-def run_named(flat: Flat, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return what the model gives for `tensors`, by name; ModelError where its own code fails."""
     try:
         return flat.named(*tensors)
@@ -42,7 +42,7 @@ def run_named(flat: Flat, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         ) from error
 
 
-def _runs(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[TorchRun]:
+def _run_all_sizes(flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes) -> list[TorchRun]:
     """Return runs on the given inputs and on up to two other sizes of the dynamic axes that torch can run."""
     given = {symbol: inputs[name].shape[axis] for name, free in axes.items() for axis, symbol in free.items()}
     runs = [_one_run(flat, inputs, axes, given)]
@@ -60,38 +60,38 @@ def _runs(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[TorchRun
     return runs
 
 
-def runs_on_free_axes(
-    flat: Flat,
+def run_on_dynamic_axes(
+    flat: FlattenedModel,
     inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
     given: Mapping[str, Any] | None,
     notes: list[str],
 ) -> tuple[Axes, Axes, list[TorchRun]]:
     """Return the dynamic axes, names for sizes of outputs, and the runs; ConfigError for axes that are fixed."""
-    axes, labels, note = free_axes(given, inputs, outputs)
+    axes, labels, note = resolve_dynamic_axes(given, inputs, outputs)
     notes += [note] if note else []
-    runs = _runs(flat, inputs, axes)
+    runs = _run_all_sizes(flat, inputs, axes)
     if axes and len(runs) == 1:
         told = ", ".join(f"{symbol} {size}" for symbol, size in runs[0].sizes.items())
         if given is not None:
             raise ConfigError(f"dynamic axes: the model itself runs at {told} only; leave out the axes that it fixes")
         notes.append(f"no axis is dynamic: the model itself runs at {told} only")
-        axes, runs = {}, _runs(flat, inputs, {})
+        axes, runs = {}, _run_all_sizes(flat, inputs, {})
     return axes, labels, runs
 
 
-def _one_run(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]) -> TorchRun:
-    tensors = resized(inputs, axes, sizes)
-    results = run_named(flat, tensors)
-    feed = {name: _array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
-    return TorchRun(sizes, feed, [_array(tensor) for tensor in results.values()])
+def _one_run(flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]) -> TorchRun:
+    tensors = resize_inputs(inputs, axes, sizes)
+    results = run_by_name(flat, tensors)
+    feed = {name: _to_array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
+    return TorchRun(sizes, feed, [_to_array(tensor) for tensor in results.values()])
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def _to_array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
 
 
-def compare(graph: ir.Graph, names: Sequence[str], runs: Sequence[TorchRun], tolerance: float) -> float:
+def compare_with_torch(graph: ir.Model, names: Sequence[str], runs: Sequence[TorchRun], tolerance: float) -> float:
     """Return the largest difference between the graph in onnxruntime and torch; ModelError above `tolerance`."""
     runner = FloatRunner(graph, names)
     worst = 0.0
@@ -106,7 +106,7 @@ def compare(graph: ir.Graph, names: Sequence[str], runs: Sequence[TorchRun], tol
                 "has fixed? try the other --exporter, or --dynamic-axes none"
             ) from error
         for name, want in zip(names, run.results, strict=True):
-            off = _difference(want, arrays[name])
+            off = _get_relative_difference(want, arrays[name])
             if not off <= tolerance:
                 raise ModelError(
                     f"output '{name}' of the exported graph is not what torch computes{place}: {off:.2g} of its range, "
@@ -116,7 +116,7 @@ def compare(graph: ir.Graph, names: Sequence[str], runs: Sequence[TorchRun], tol
     return worst
 
 
-def _difference(want: np.ndarray, have: np.ndarray) -> float:
+def _get_relative_difference(want: np.ndarray, have: np.ndarray) -> float:
     """Return the largest difference in parts of the largest magnitude; infinite where shapes or types differ."""
     if want.shape != have.shape or want.dtype != have.dtype:
         return float("inf")

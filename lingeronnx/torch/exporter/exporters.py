@@ -1,4 +1,4 @@
-"""Torch's two ONNX exporters behind one face: a model in, an `ir.Graph` out whose nodes carry the path of their module.
+"""Torch's two ONNX exporters behind one face: a model in, an `ir.Model` out whose nodes carry the path of their module.
 
 ``dynamo`` goes through `torch.export` and writes opset 18 and newer; ``torchscript`` traces one run and writes opset 9
 to 20. Both are told not to fold or fuse anything: that is `cleanup`'s work, the same for both. What stops them is a
@@ -24,23 +24,23 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError
-from ...files import scratch
+from ...files import temporary_folder
 from ...graph import ir
 from ..dynamo import import_dynamo
-from .cleanup import SCOPE
+from .cleanup import SCOPE_KEY
 from .signature import Axes
 
-__all__ = ["DEFAULT_OPSET", "OPSETS", "choose", "quiet", "trace"]
+__all__ = ["DEFAULT_OPSET", "OPSETS", "select_exporter", "suppress_output", "trace_model"]
 
 #: Exporter -> the opsets it writes.
 OPSETS = {"dynamo": range(18, 24), "torchscript": range(9, 21)}
 DEFAULT_OPSET = 18
 
 _TORCH = str(Path(torch.__file__).parent)  # what its own layers do while they are traced is sound
-_ROOT = "model"  # the attribute of `Flat` that holds the user's model
+_ROOT = "model"  # the attribute of `FlattenedModel` that holds the user's model
 
 
-def choose(exporter: str | None, opset: int | None) -> tuple[str, int]:
+def select_exporter(exporter: str | None, opset: int | None) -> tuple[str, int]:
     """Return exporter and opset; by default dynamo, and torchscript for opsets that only it writes.
 
     Raises ConfigError for what no exporter writes.
@@ -56,7 +56,7 @@ def choose(exporter: str | None, opset: int | None) -> tuple[str, int]:
     return exporter, opset
 
 
-def trace(
+def trace_model(
     exporter: str,
     model: nn.Module,
     inputs: Mapping[str, Tensor],
@@ -66,13 +66,13 @@ def trace(
     opset: int,
     note: Callable[[str], None],
     dump_text: Callable[[str], None],
-) -> ir.Graph:
-    """Export `model`, a `Flat`, and return what the exporter wrote, nodes marked with `SCOPE`.
+) -> ir.Model:
+    """Export `model`, a `FlattenedModel`, and return what the exporter wrote, nodes marked with `SCOPE_KEY`.
 
     note : called with what the exporter says the user should know. dump_text : called with the traced program.
     """
     write = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
-    with quiet() as said:
+    with suppress_output() as said:
         import_dynamo()
         graph = write(model, inputs, outputs, axes, opset, dump_text)
     for text in said():
@@ -87,7 +87,7 @@ def trace(
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[Callable[[], list[str]]]:
+def suppress_output() -> Iterator[Callable[[], list[str]]]:
     """Keep the exporters from printing; yield what returns those of their warnings that speak of the user's model."""
     before = logging.root.manager.disable
     with (
@@ -119,13 +119,13 @@ def _dynamo(
     axes: Axes,
     opset: int,
     dump_text: Callable[[str], None],
-) -> ir.Graph:
+) -> ir.Model:
     free = torch.export.Dim.DYNAMIC
     shapes = tuple(dict.fromkeys(axes[name], free) if axes.get(name) else None for name in inputs)
     try:
         program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
     except Exception as error:
-        raise _untraced(error, list(inputs)) from error
+        raise _make_trace_error(error, list(inputs)) from error
     dump_text(str(program))
     try:
         written = torch.onnx.export(
@@ -139,18 +139,19 @@ def _dynamo(
         )
         proto = written.model_proto
     except Exception as error:
-        raise _without_form(error, opset) or ModelError(
-            f"torch's dynamo exporter cannot write the model: {_line(_first(error))}; try --exporter torchscript"
+        raise _find_unsupported_operator(error, opset) or ModelError(
+            f"torch's dynamo exporter cannot write the model: {_get_first_line(_get_root_cause(error))}; try "
+            "--exporter torchscript"
         ) from error
     graph = ir.from_proto(proto, "what torch's dynamo exporter wrote")
-    for node in ir.all_nodes(graph.graph):
+    for node in ir.iter_nodes_recursive(graph.graph):
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         path = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator
-        node.metadata_props[SCOPE] = _below_root(path)
-    return _without_root(graph)
+        node.metadata_props[SCOPE_KEY] = _strip_root(path)
+    return _strip_root_from_initializers(graph)
 
 
-def _untraced(error: Exception, inputs: Sequence[str]) -> ModelError:
+def _make_trace_error(error: Exception, inputs: Sequence[str]) -> ModelError:
     """Return the error for a model that torch.export does not take."""
     text = str(error)
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
@@ -161,24 +162,26 @@ def _untraced(error: Exception, inputs: Sequence[str]) -> ModelError:
         )
     call = re.search(r'following call raised this error:\s+File "([^"]+)", line (\d+)', text)
     place = f" ({Path(call.group(1)).name} line {call.group(2)})" if call else ""
-    return ModelError(f"torch.export cannot trace the model{place}: {_line(error)}; try --exporter torchscript")
+    return ModelError(
+        f"torch.export cannot trace the model{place}: {_get_first_line(error)}; try --exporter torchscript"
+    )
 
 
-def _without_form(error: BaseException, opset: int) -> ModelError | None:
+def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError | None:
     """Return the error for an operator that has no ONNX form, with its module; None where that is not the cause."""
-    chain = list(_chain(error))
+    chain = list(_iterate_causes(error))
     if not any(type(e).__name__ == "DispatchError" for e in chain):
         return None
-    nodes = [node for e in chain for node in _locals(e.__traceback__, torch.fx.Node)]
+    nodes = [node for e in chain for node in _iterate_frame_locals(e.__traceback__, torch.fx.Node)]
     if not nodes:
         return None
     node = nodes[-1]
     stack = list(node.meta.get("nn_module_stack", {}).values())
-    path = _below_root(stack[-1][0]) if stack else ""
-    return _no_form(str(node.target), path, "dynamo", opset)
+    path = _strip_root(stack[-1][0]) if stack else ""
+    return _make_unsupported_error(str(node.target), path, "dynamo", opset)
 
 
-def _no_form(operator: str, path: str, exporter: str, opset: int) -> ModelError:
+def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int) -> ModelError:
     where = f"module '{path}'" if path else "the model's own forward"
     other = next(name for name in OPSETS if name != exporter)
     return ModelError(
@@ -187,17 +190,17 @@ def _no_form(operator: str, path: str, exporter: str, opset: int) -> ModelError:
     )
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _first(error: BaseException) -> BaseException:
-    return list(_chain(error))[-1]
+def _get_root_cause(error: BaseException) -> BaseException:
+    return list(_iterate_causes(error))[-1]
 
 
-def _locals(trace: TracebackType | None, kind: type) -> Iterator[Any]:
+def _iterate_frame_locals(trace: TracebackType | None, kind: type) -> Iterator[Any]:
     while trace is not None:
         yield from (value for value in trace.tb_frame.f_locals.values() if isinstance(value, kind))
         trace = trace.tb_next
@@ -213,12 +216,12 @@ def _torchscript(
     axes: Axes,
     opset: int,
     dump_text: Callable[[str], None],
-) -> ir.Graph:
+) -> ir.Model:
     said: list[str] = []
-    with scratch() as folder:
+    with temporary_folder() as folder:
         path = folder / "model.onnx"
         try:
-            with _descriptors(said):
+            with _capture_output(said):
                 torch.onnx.export(
                     model,
                     tuple(inputs.values()),
@@ -233,22 +236,22 @@ def _torchscript(
                     do_constant_folding=False,
                 )
         except torch.onnx.errors.UnsupportedOperatorError as error:
-            raise _unsupported(model, str(error), "".join(said), opset) from error
+            raise _make_torchscript_error(model, str(error), "".join(said), opset) from error
         except Exception as error:
             raise ModelError(
-                f"torch's torchscript exporter cannot write the model: {_line(error)}; try --exporter dynamo"
+                f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; try --exporter dynamo"
             ) from error
         graph = ir.load(path)
     dump_text("\n".join(f"{n.op_type} {n.name}" for n in graph.graph) + "\n")
     paths = [name for name, _ in model.named_modules()]
-    for node in ir.all_nodes(graph.graph):
+    for node in ir.iter_nodes_recursive(graph.graph):
         name = str(node.name)
         if name.startswith("/"):
-            node.metadata_props[SCOPE] = _below_root(_module_path(name.split("/")[1:-1], paths))
-    return _without_root(graph)
+            node.metadata_props[SCOPE_KEY] = _strip_root(_module_path(name.split("/")[1:-1], paths))
+    return _strip_root_from_initializers(graph)
 
 
-def _unsupported(model: nn.Module, message: str, said: str, opset: int) -> ModelError:
+def _make_torchscript_error(model: nn.Module, message: str, said: str, opset: int) -> ModelError:
     """Return the error for an operator that this exporter does not know.
 
     Its module stands in the traced graph, which the exporter prints when it fails: ``aten::x(...), scope: T::name/``.
@@ -258,11 +261,11 @@ def _unsupported(model: nn.Module, message: str, said: str, opset: int) -> Model
     line = re.search(rf"= {re.escape(kind)}\(.*?\), scope: (\S+)", said)
     steps = [part.partition("::")[2] for part in line.group(1).split("/")] if line else []
     path = _module_path([step for step in steps if step], [name for name, _ in model.named_modules()])
-    return _no_form(kind, _below_root(path), "torchscript", opset)
+    return _make_unsupported_error(kind, _strip_root(path), "torchscript", opset)
 
 
 @contextlib.contextmanager
-def _descriptors(said: list[str]) -> Iterator[None]:
+def _capture_output(said: list[str]) -> Iterator[None]:
     """Catch what is written to the process's own stdout and stderr, as C++ code does, and append it to `said`."""
     with tempfile.TemporaryFile() as file:
         before = [os.dup(number) for number in (1, 2)]
@@ -288,12 +291,12 @@ def _module_path(steps: Sequence[str], paths: Sequence[str]) -> str:
     for step in steps:
         inside = [p for p in paths if not path or p.startswith(f"{path}.")]
         again = re.sub(r"_\d+$", "", step)
-        below = [p for p in inside if _called(p) == step] or [p for p in inside if _called(p) == again]
+        below = [p for p in inside if _get_scope_name(p) == step] or [p for p in inside if _get_scope_name(p) == again]
         path = min(below, key=lambda p: p.count("."), default=f"{path}.{step}".lstrip("."))
     return path
 
 
-def _called(path: str) -> str:
+def _get_scope_name(path: str) -> str:
     """Return what the exporter calls the module `path`: its last word that is no number, and the numbers behind it."""
     words = path.split(".")
     first = next((i for i in reversed(range(len(words))) if not words[i].isnumeric()), 0)
@@ -303,22 +306,22 @@ def _called(path: str) -> str:
 # ---- both --------------------------------------------------------------------------------------------------------
 
 
-def _below_root(path: str) -> str:
-    """Return `path`, of a module in `Flat`, as the user's model calls it."""
+def _strip_root(path: str) -> str:
+    """Return `path`, of a module in `FlattenedModel`, as the user's model calls it."""
     words = path.split(".")
     if _ROOT not in words:
         return ""
     return ".".join(words[words.index(_ROOT) + 1 :])
 
 
-def _without_root(graph: ir.Graph) -> ir.Graph:
+def _strip_root_from_initializers(graph: ir.Model) -> ir.Model:
     for name, value in list(graph.graph.initializers.items()):
         if name.startswith(f"{_ROOT}."):
             ir.rename_initializer(graph, value, name.removeprefix(f"{_ROOT}."))
     return graph
 
 
-def _line(error: BaseException) -> str:
+def _get_first_line(error: BaseException) -> str:
     """Return the first line of what `error` says, without terminal colours."""
     text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
     return text.splitlines()[0].strip().rstrip(".;:")[:300]

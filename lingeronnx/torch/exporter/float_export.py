@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError
-from ...files import making, write_text
-from ...graph import ir, onnxfile
-from ..checkpoint.parameters import is_parameter, load_into
-from .cleanup import clean, order_initializers
-from .equivalence import TorchRun, compare, run_named, runs_on_free_axes
-from .exporters import choose, quiet, trace
+from ...files import created_folder, write_text
+from ...graph import ir, onnx_file
+from ..checkpoint.parameters import is_parameter, load_module_checkpoint
+from .cleanup import clean_graph, sort_initializers
+from .equivalence import TorchRun, compare_with_torch, run_by_name, run_on_dynamic_axes
+from .exporters import select_exporter, suppress_output, trace_model
 from .model_source import load_model
-from .projection import traceable
-from .signature import Axes, Flat, InputShape, ModuleCall, make_inputs, resized
+from .projection import traceable_lstms
+from .signature import Axes, FlattenedModel, InputShape, ModuleCall, make_inputs, resize_inputs
 
 __all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
 
@@ -88,15 +88,15 @@ def export(
     dynamic_axes : ``{"x": [0, 2]}``, ``{"x": {0: "N"}}`` or both mixed; default axis 0 of all inputs; {} for none.
     exporter : dynamo or torchscript; default dynamo, torchscript for an opset below 18. opset : default 18.
     scopes : node names tell the module path. checkpoint : a file or a state_dict to load first, by
-        `checkpoint.load_into`, into the module, which keeps it.
+        `checkpoint.load_module_checkpoint`, into the module, which keeps it.
     tolerance : of the comparison with torch. debug_dump : a folder for every intermediate graph.
     Raises ModelError for a model that cannot be exported or computes something else in onnxruntime, ConfigError.
     """
-    exporter, opset = choose(exporter, opset)
-    target = _target(path)
-    module, example = _module(model, checkpoint)
+    exporter, opset = select_exporter(exporter, opset)
+    target = _check_output_path(path)
+    module, example = _load_module(model, checkpoint)
     if input_shapes:
-        args, kwargs, input_names = _from_shapes(module, args, kwargs, input_shapes, input_names)
+        args, kwargs, input_names = _make_example_inputs(module, args, kwargs, input_shapes, input_names)
     elif args is None and not kwargs:
         args = example
     if args is None and not kwargs:
@@ -104,21 +104,28 @@ def export(
     call = ModuleCall(module, () if args is None else args, kwargs or {}, input_names)
     _check_inputs(dict(zip(call.names, call.tensors, strict=True)))
     dump = _GraphDump(debug_dump)
-    with evaluating(module), traceable(module), torch.no_grad():
-        proven = _proven(
-            module, call, output_names, dynamic_axes,
-            opset=opset, exporter=exporter, scopes=scopes, tolerance=tolerance, dump=dump,
-        )  # fmt: skip
+    with evaluation_mode(module), traceable_lstms(module), torch.no_grad():
+        proven = _export_verified(
+            module,
+            call,
+            output_names,
+            dynamic_axes,
+            opset=opset,
+            exporter=exporter,
+            scopes=scopes,
+            tolerance=tolerance,
+            dump=dump,
+        )
     _check_file(proven.graph)
     dump.graph("final", proven.graph)
     ir.save(proven.graph, target)
     return proven.exported(target, exporter, opset)
 
 
-class _Proven(NamedTuple):
+class _VerifiedExport(NamedTuple):
     """A clean graph, what the user should know, the modules of its nodes, and the runs that it agrees with torch on."""
 
-    graph: ir.Graph
+    graph: ir.Model
     notes: list[str]
     scopes: dict[str, str]
     runs: list[TorchRun]
@@ -130,10 +137,12 @@ class _Proven(NamedTuple):
             path=path,
             exporter=exporter,
             opset=opset,
-            inputs=_sizes(self.graph.graph.inputs),
-            outputs=_sizes(self.graph.graph.outputs),
+            inputs=_get_dims(self.graph.graph.inputs),
+            outputs=_get_dims(self.graph.graph.outputs),
             nodes=len(self.graph.graph),
-            parameters=sum(array.size for name, array in _held(self.graph).items() if is_parameter(name)),
+            parameters=sum(
+                array.size for name, array in _get_constant_arrays(self.graph).items() if is_parameter(name)
+            ),
             difference=self.difference,
             sizes=[run.sizes for run in self.runs],
             notes=self.notes,
@@ -141,7 +150,7 @@ class _Proven(NamedTuple):
         )
 
 
-def _proven(
+def _export_verified(
     module: nn.Module,
     call: ModuleCall,
     output_names: Sequence[str] | None,
@@ -152,40 +161,40 @@ def _proven(
     scopes: bool,
     tolerance: float,
     dump: _GraphDump,
-) -> _Proven:
+) -> _VerifiedExport:
     """Trace `module` as it is called, clean the graph, and compare it with torch."""
     inputs = dict(zip(call.names, call.tensors, strict=True))
     notes: list[str] = []
-    flat = Flat(module, call)
-    results = run_named(flat, call.tensors)
+    flat = FlattenedModel(module, call)
+    results = run_by_name(flat, call.tensors)
     names = flat.output_names(list(results), output_names)
     outputs = dict(zip(names, results.values(), strict=True))
-    axes, labels, runs = runs_on_free_axes(flat, inputs, outputs, dynamic_axes, notes)
+    axes, labels, runs = run_on_dynamic_axes(flat, inputs, outputs, dynamic_axes, notes)
     at_least_two = {symbol: max(size, 2) for symbol, size in runs[0].sizes.items()}  # 1 is taken for fixed
-    traced = dict(zip(inputs, resized(inputs, axes, at_least_two), strict=True))
-    graph = trace(exporter, flat, traced, names, axes=axes, opset=opset, note=notes.append, dump_text=dump.text)
+    traced = dict(zip(inputs, resize_inputs(inputs, axes, at_least_two), strict=True))
+    graph = trace_model(exporter, flat, traced, names, axes=axes, opset=opset, note=notes.append, dump_text=dump.text)
     dump.graph("exported", graph)
-    with quiet():
-        paths = clean(graph, _parameters(module), [run.feed for run in runs], scopes, dump.graph)
-    _declare(graph, inputs, axes, _labels(names, runs, labels), notes)
-    return _Proven(graph, notes, paths, runs, compare(graph, names, runs, tolerance))
+    with suppress_output():
+        paths = clean_graph(graph, _map_shared_parameters(module), [run.feed for run in runs], scopes, dump.graph)
+    _declare_io(graph, inputs, axes, _get_output_dims(names, runs, labels), notes)
+    return _VerifiedExport(graph, notes, paths, runs, compare_with_torch(graph, names, runs, tolerance))
 
 
 # ---- before ------------------------------------------------------------------------------------------------------
 
 
-def _module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, Any]:
+def _load_module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, Any]:
     """Return the module with its checkpoint, and the arguments that came with its name; ConfigError, ModelError."""
     module, example = load_model(model) if isinstance(model, str) else (model, None)
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
         raise ConfigError(f"cannot export a {type(module).__name__}; give a torch.nn.Module in Python")
     if checkpoint is not None:
-        load_into(module, checkpoint)
+        load_module_checkpoint(module, checkpoint)
     _check_floats(module)
     return module, example
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
+def _check_output_path(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.is_dir():
         raise ConfigError(f"cannot write {target}: it is a folder; give a file name")
@@ -196,7 +205,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _from_shapes(
+def _make_example_inputs(
     module: nn.Module, args: Any, kwargs: Any, shapes: Sequence[InputShape], names: Sequence[str] | None
 ) -> tuple[Any, dict[str, Any], Sequence[str] | None]:
     if args is not None or kwargs:
@@ -206,7 +215,7 @@ def _from_shapes(
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put `model` into evaluation mode; afterwards every submodule has the mode it had.
 
     Meanwhile attention layers take their documented path: their fast path has operators without an ONNX form.
@@ -238,7 +247,7 @@ def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
             raise ModelError(f"input '{name}' is {kind}; the export is in float32: give {name}.float()")
 
 
-def _parameters(model: nn.Module) -> dict[str, str]:
+def _map_shared_parameters(model: nn.Module) -> dict[str, str]:
     """Return the names of the state_dict, each with the first name of the same tensor."""
     first: dict[int, str] = {}
     found = {}
@@ -252,7 +261,7 @@ def _parameters(model: nn.Module) -> dict[str, str]:
 # ---- the graph ---------------------------------------------------------------------------------------------------
 
 
-def _labels(
+def _get_output_dims(
     names: Sequence[str], runs: Sequence[TorchRun], given: Mapping[str, Mapping[int, str]]
 ) -> dict[str, list[int | str]]:
     """Return the sizes of the outputs: numbers where all runs agree, else the name of the size that went along."""
@@ -269,29 +278,29 @@ def _labels(
     return found
 
 
-def _declare(
-    graph: ir.Graph, inputs: Mapping[str, Tensor], axes: Axes, outputs: Mapping[str, list[int | str]], notes: list[str]
+def _declare_io(
+    graph: ir.Model, inputs: Mapping[str, Tensor], axes: Axes, outputs: Mapping[str, list[int | str]], notes: list[str]
 ) -> None:
     """Write the sizes of inputs and outputs, take out inputs that nobody reads, and infer the other shapes."""
     for value in list(graph.graph.inputs):
         name = str(value.name)
         if value.uses():
             free = axes.get(name, {})
-            value.shape = ir.oir_shape([free.get(axis, size) for axis, size in enumerate(inputs[name].shape)])
+            value.shape = ir.make_shape([free.get(axis, size) for axis, size in enumerate(inputs[name].shape)])
         else:
             graph.graph.inputs.remove(value)
     kept = {value.name for value in graph.graph.inputs}
     notes += [f"input '{name}' has no effect on the outputs; it is left out" for name in inputs if name not in kept]
     for value in graph.graph.outputs:
-        value.shape = ir.oir_shape(outputs[str(value.name)])
+        value.shape = ir.make_shape(outputs[str(value.name)])
     ir.infer_shapes(graph)
-    order_initializers(graph)  # the inference moves the large ones
+    sort_initializers(graph)  # the inference moves the large ones
 
 
-def _check_file(graph: ir.Graph) -> None:
+def _check_file(graph: ir.Model) -> None:
     """Raise ModelError where onnx's checker, shapes included, finds something; too large graphs are not checked."""
     proto = ir.to_proto(graph)
-    if onnxfile.is_large(proto, ir.SIZE_LIMIT):
+    if onnx_file.exceeds_size_limit(proto, ir.MAX_MODEL_BYTES):
         return
     try:
         onnx.checker.check_model(proto, full_check=True)
@@ -302,11 +311,11 @@ def _check_file(graph: ir.Graph) -> None:
         ) from error
 
 
-def _held(graph: ir.Graph) -> dict[str, np.ndarray]:
-    return {name: array for name, v in graph.graph.initializers.items() if (array := ir.const(v)) is not None}
+def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
+    return {name: array for name, v in graph.graph.initializers.items() if (array := ir.const_value(v)) is not None}
 
 
-def _sizes(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
+def _get_dims(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
     return {str(v.name): [d if isinstance(d, int) else str(d.value) for d in v.shape or ()] for v in values}
 
 
@@ -320,13 +329,13 @@ class _GraphDump:
     def text(self, program: str) -> None:
         """Write the traced program."""
         if self._folder is not None:
-            with making(self._folder):
+            with created_folder(self._folder):
                 write_text(self._next("traced", "txt"), program)
 
-    def graph(self, name: str, graph: ir.Graph) -> None:
+    def graph(self, name: str, graph: ir.Model) -> None:
         """Write `graph` as it is now."""
         if self._folder is not None:
-            with making(self._folder):
+            with created_folder(self._folder):
                 ir.save(graph, self._next(name, "onnx"))
 
     def _next(self, name: str, suffix: str) -> Path:

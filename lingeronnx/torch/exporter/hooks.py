@@ -16,11 +16,11 @@ from ...run.session import Session
 from .float_export import export
 from .signature import ModuleCall
 
-__all__ = ["calls", "exported", "exported_with", "followed", "watched"]
+__all__ = ["count_module_calls", "export_session", "export_session_for", "mirror_calls", "watch_outputs"]
 
 
 @contextlib.contextmanager
-def watched(
+def watch_outputs(
     model: nn.Module, wanted: Callable[[str], bool], watch: Callable[[str, np.ndarray, None], None]
 ) -> Iterator[None]:
     """Call `watch` with (path, array, None) for every tensor that a submodule with a `wanted` path puts out.
@@ -33,7 +33,7 @@ def watched(
 
     def hook(name: str) -> Callable[..., None]:
         def seen(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            tensors = list(_tensors(output))
+            tensors = list(_iterate_tensors(output))
             for number, tensor in enumerate(tensors):
                 array = tensor.detach().cpu()
                 array = array.float() if array.is_floating_point() else array
@@ -49,22 +49,22 @@ def watched(
             handle.remove()
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def _iterate_tensors(output: Any) -> Iterator[Tensor]:
     """Yield the tensors in what a module returned, in order."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, dict):
         for value in output.values():
-            yield from _tensors(value)
+            yield from _iterate_tensors(value)
     elif isinstance(output, list | tuple):
         for value in output:
-            yield from _tensors(value)
+            yield from _iterate_tensors(value)
 
 
-def calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
+def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
     """Return (path, type, number) of the modules without modules in them: how often one call of `model` calls each.
 
-    args : as `exported` takes them. A module that stands under several paths has the first.
+    args : as `export_session` takes them. A module that stands under several paths has the first.
     """
     counted = {path: 0 for path, module in model.named_modules() if path and not [*module.children()]}
 
@@ -91,20 +91,22 @@ def calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
     return [(path, type(modules[path]).__name__, number) for path, number in counted.items()]
 
 
-def exported(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None) -> Session:
+def export_session(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None) -> Session:
     """Export `model`, called with `args`, to `path` and return a session on it; raises what `export` raises."""
     args = args if isinstance(args, tuple | dict) else (args,)
     return Session(export(model, args, path, kwargs=kwargs or None).path)
 
 
-def exported_with(model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Session:
-    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs; see `exported`."""
+def export_session_for(model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Session:
+    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs; see `export_session`."""
     args = tuple(torch.from_numpy(np.array(array)) for array in feeds.values())
     return Session(export(model, args, path, input_names=list(feeds)).path)
 
 
 @contextlib.contextmanager
-def followed(model: nn.Module, path: str | os.PathLike[str], on_session: Callable[[Session], None]) -> Iterator[None]:
+def mirror_calls(
+    model: nn.Module, path: str | os.PathLike[str], on_session: Callable[[Session], None]
+) -> Iterator[None]:
     """Export `model` at its first call in the block, tell `on_session`, and run each call in that session as well."""
     session: Session | None = None
     busy = False  # an export calls the module
@@ -116,7 +118,7 @@ def followed(model: nn.Module, path: str | os.PathLike[str], on_session: Callabl
         busy = True
         try:
             if session is None:
-                session = exported(model, args, path, kwargs)
+                session = export_session(model, args, path, kwargs)
                 on_session(session)
             call = ModuleCall(model, args, kwargs, None)
             session.run(None, {n: t.detach().cpu().numpy() for n, t in zip(call.names, call.tensors, strict=True)})

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ConfigError, code_of_others, nearest
+from ...errors import ConfigError, suggest_nearest, wrap_user_errors
 
 __all__ = ["load_model"]
 
@@ -54,7 +54,7 @@ def _importable(home: str) -> Iterator[None]:
 
 
 def _attribute(home: str, name: str) -> Any:
-    with code_of_others(f"importing {home} failed", ConfigError):
+    with wrap_user_errors(f"importing {home} failed", ConfigError):
         module = _file(Path(home)) if home.endswith(".py") else importlib.import_module(home)
     if not hasattr(module, name):
         names = [
@@ -64,7 +64,7 @@ def _attribute(home: str, name: str) -> Any:
             or inspect.isroutine(value)
             or (inspect.isclass(value) and issubclass(value, nn.Module))
         ]
-        raise ConfigError(f"{home} has no '{name}'{nearest(name, names)}")
+        raise ConfigError(f"{home} has no '{name}'{suggest_nearest(name, names)}")
     return getattr(module, name)
 
 
@@ -82,5 +82,5 @@ def _file(path: Path) -> Any:
 
 
 def _call(found: Any, text: str) -> Any:
-    with code_of_others(f"{text}(), which is called without arguments, failed", ConfigError):
+    with wrap_user_errors(f"{text}(), which is called without arguments, failed", ConfigError):
         return found()

@@ -22,12 +22,19 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import ModelError
 
-__all__ = ["Weights", "is_traced", "layers", "one_direction", "projected", "traceable"]
+__all__ = [
+    "DirectionWeights",
+    "get_layer_weights",
+    "is_exporting",
+    "run_direction",
+    "run_projected_lstm",
+    "traceable_lstms",
+]
 
 States = tuple[Tensor, Tensor]
 
 
-class Weights(NamedTuple):
+class DirectionWeights(NamedTuple):
     """What one direction of one layer has: W [4C, I], R [4C, P], b [4C] or None, P [P, C]."""
 
     of_input: Tensor
@@ -36,13 +43,13 @@ class Weights(NamedTuple):
     projection: Tensor
 
 
-def is_traced() -> bool:
+def is_exporting() -> bool:
     """Whether one of torch's exporters follows the run."""
     return bool(torch.compiler.is_exporting() or torch.jit.is_tracing())
 
 
-def one_direction(
-    x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: Weights, forward: bool = True
+def run_direction(
+    x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: DirectionWeights, forward: bool = True
 ) -> tuple[Tensor, States]:
     """Run one direction of one layer.
 
@@ -70,18 +77,18 @@ def one_direction(
 # ---- nn.LSTM -----------------------------------------------------------------------------------------------------
 
 
-def layers(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[Weights]]:
+def get_layer_weights(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[DirectionWeights]]:
     """Return the weights of `lstm`, in torch's flat order, by layer and direction; two biases are added up."""
     each = 5 if lstm.bias else 3
     found = []
     for start in range(0, len(flat), each):
         w, r, *bias, p = flat[start : start + each]
-        found.append(Weights(w, r, bias[0] + bias[1] if bias else None, p))
+        found.append(DirectionWeights(w, r, bias[0] + bias[1] if bias else None, p))
     sides = 2 if lstm.bidirectional else 1
     return [found[i : i + sides] for i in range(0, len(found), sides)]
 
 
-def projected(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | None) -> tuple[Tensor, States]:
+def run_projected_lstm(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | None) -> tuple[Tensor, States]:
     """Run `lstm`, whose proj_size is not 0, in evaluation mode with the weights `flat`; as its own forward does."""
     if isinstance(x, PackedSequence):
         raise ModelError("an LSTM with proj_size is exported for padded sequences only; give it a tensor")
@@ -90,11 +97,11 @@ def projected(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | Non
     if hx is not None and single:
         hx = (hx[0][:, None], hx[1][:, None])
     ends: list[States] = []
-    for sides in layers(lstm, flat):
+    for sides in get_layer_weights(lstm, flat):
         ys = []
         for number, parts in enumerate(sides):
             start = (None, None) if hx is None else (hx[0][len(ends)], hx[1][len(ends)])
-            y, end = one_direction(x, start, parts, forward=number == 0)
+            y, end = run_direction(x, start, parts, forward=number == 0)
             ends.append(end)
             ys.append(y)
         x = torch.cat(ys, dim=2) if len(ys) > 1 else ys[0]
@@ -105,17 +112,17 @@ def projected(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | Non
 
 
 @contextlib.contextmanager
-def traceable(model: nn.Module) -> Iterator[None]:
-    """Let each ``nn.LSTM`` with proj_size in `model` be traced as `projected`; other runs stay torch's own."""
+def traceable_lstms(model: nn.Module) -> Iterator[None]:
+    """Let each ``nn.LSTM`` with proj_size in `model` be traced as `run_projected_lstm`; other runs stay torch's own."""
     found = [module for module in model.modules() if type(module) is nn.LSTM and module.proj_size]
 
     def forward_of(lstm: nn.LSTM) -> Any:
         own = lstm.forward
 
         def forward(input: Tensor, hx: States | None = None) -> Any:
-            if not is_traced():
+            if not is_exporting():
                 return own(input, hx)
-            return projected(lstm, [getattr(lstm, name) for name in lstm._flat_weights_names], input, hx)
+            return run_projected_lstm(lstm, [getattr(lstm, name) for name in lstm._flat_weights_names], input, hx)
 
         return forward
 

@@ -16,16 +16,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from ...errors import ConfigError, DataError, ModelError, nearest
+from ...errors import ConfigError, DataError, ModelError, suggest_nearest
 
-__all__ = ["Axes", "ModuleCall", "Flat", "InputShape", "free_axes", "make_inputs", "resized"]
+__all__ = ["Axes", "ModuleCall", "FlattenedModel", "InputShape", "resolve_dynamic_axes", "make_inputs", "resize_inputs"]
 
-_PLAIN = (type(None), bool, int, float, complex, str)
+_PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 #: Tensor name -> axis -> the name of its size.
 Axes = Mapping[str, Mapping[int, str]]
 
-BATCH = "N"
+BATCH_SYMBOL = "N"
 
 
 class ModuleCall:
@@ -40,14 +40,14 @@ class ModuleCall:
             args, kwargs = (), {**args, **kwargs}
         elif not isinstance(args, tuple | list):
             args = (args,)
-        parameters = _parameters(model)
+        parameters = _get_positional_parameters(model)
         paths, self._spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
         self._leaves = [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for _, v in paths]
         self._places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         if not self._places:
             raise ConfigError("the arguments hold no tensor; a graph needs at least one input")
-        derived = [_input_name(paths[i][0], parameters) for i in self._places]
-        self.names = _chosen(names, derived, "input")
+        derived = [_make_input_name(paths[i][0], parameters) for i in self._places]
+        self.names = _choose_names(names, derived, "input")
         self.tensors: tuple[Tensor, ...] = tuple(self._leaves[i] for i in self._places)
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -58,7 +58,7 @@ class ModuleCall:
         return pytree.tree_unflatten(leaves, self._spec)
 
 
-class Flat(nn.Module):
+class FlattenedModel(nn.Module):
     """A model with tensors for arguments and a tuple of tensors for a result; its modules are below ``model``.
 
     It stays in training mode itself, which has no meaning here but one: the TorchScript exporter merges parameters of
@@ -85,8 +85,8 @@ class Flat(nn.Module):
         found: dict[str, Tensor] = {}
         for path, leaf in pytree.tree_flatten_with_path(self.model(*args, **kwargs))[0]:
             if isinstance(leaf, Tensor):
-                found[_output_name(path, self._call.names)] = leaf
-            elif not isinstance(leaf, _PLAIN):
+                found[_make_output_name(path, self._call.names)] = leaf
+            elif not isinstance(leaf, _PLAIN_TYPES):
                 raise ModelError(
                     f"the model returns a {type(leaf).__name__}; return tensors, or tuples, lists and dicts of them"
                 )
@@ -96,37 +96,37 @@ class Flat(nn.Module):
 
     def output_names(self, derived: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
         """Return the names of the outputs, `names` where given; ConfigError where they do not fit."""
-        chosen = _chosen(names, derived, "output")
+        chosen = _choose_names(names, derived, "output")
         if both := set(chosen) & set(self._call.names):
             raise ConfigError(f"'{min(both)}' is the name of an input and of an output; names must differ")
         return chosen
 
 
-def _parameters(model: nn.Module) -> list[str]:
+def _get_positional_parameters(model: nn.Module) -> list[str]:
     """Return the names of the positional parameters of `forward`."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
 
 
-def _words(path: Sequence[Any]) -> list[str]:
+def _format_tree_path(path: Sequence[Any]) -> list[str]:
     """Return the steps of a tree path as words."""
     return [str(next(v for k in ("idx", "key", "name") if (v := getattr(step, k, None)) is not None)) for step in path]
 
 
-def _input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    side, first, *rest = _words(path)
+def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
+    side, first, *rest = _format_tree_path(path)
     if side == "0":
         first = parameters[int(first)] if int(first) < len(parameters) else f"input_{first}"
     return ".".join([first, *rest])
 
 
-def _output_name(path: Sequence[Any], taken: Sequence[str]) -> str:
-    words = _words(path)
+def _make_output_name(path: Sequence[Any], taken: Sequence[str]) -> str:
+    words = _format_tree_path(path)
     name = ".".join(words) if words and not words[0].isdigit() else "_".join(["output", *words])
     return f"{name}_out" if name in taken else name
 
 
-def _chosen(names: Sequence[str] | None, derived: Sequence[str], what: str) -> tuple[str, ...]:
+def _choose_names(names: Sequence[str] | None, derived: Sequence[str], what: str) -> tuple[str, ...]:
     if names is None:
         return tuple(derived)
     if len(names) != len(derived):
@@ -155,7 +155,7 @@ def make_inputs(model: nn.Module, shapes: Sequence[InputShape]) -> tuple[Any, di
     """
     generator = torch.Generator().manual_seed(0)
     shapes = [InputShape(*shape) for shape in shapes]
-    tensors = [_made_up(shape, generator) for shape in shapes]
+    tensors = [_make_random_tensor(shape, generator) for shape in shapes]
     names = [shape.name for shape in shapes if shape.name is not None]
     known = list(inspect.signature(model.forward).parameters)
     matching = [name for name in names if name in known]
@@ -166,22 +166,24 @@ def make_inputs(model: nn.Module, shapes: Sequence[InputShape]) -> tuple[Any, di
     if matching and len(matching) < len(names):
         other = next(name for name in names if name not in known)
         raise ConfigError(
-            f"forward has no parameter '{other}'{nearest(other, known)}; its parameters are {', '.join(known)}"
+            f"forward has no parameter '{other}'{suggest_nearest(other, known)}; its parameters are {', '.join(known)}"
         )
     if matching:
         return (), dict(zip(names, tensors, strict=True)), None
     return tuple(tensors), {}, names or None
 
 
-_MOST = 2**28  # elements of an example: a gigabyte
+_MAX_ELEMENTS = 2**28  # elements of an example: a gigabyte
 
 
-def _made_up(shape: InputShape, generator: torch.Generator) -> Tensor:
+def _make_random_tensor(shape: InputShape, generator: torch.Generator) -> Tensor:
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"input '{shape.name}': '{shape.dtype}' is no dtype of torch; float32, int64 and bool are")
-    if math.prod(shape.sizes) > _MOST:
-        raise ConfigError(f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has {_MOST} at most")
+    if math.prod(shape.sizes) > _MAX_ELEMENTS:
+        raise ConfigError(
+            f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has {_MAX_ELEMENTS} at most"
+        )
     if dtype.is_floating_point:
         return torch.randn(shape.sizes, generator=generator).to(dtype)
     return torch.randint(0, 2, shape.sizes, generator=generator).to(dtype)
@@ -190,7 +192,7 @@ def _made_up(shape: InputShape, generator: torch.Generator) -> Tensor:
 # ---- free axes -----------------------------------------------------------------------------------------------------
 
 
-def free_axes(
+def resolve_dynamic_axes(
     given: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
 ) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]], str | None]:
     """Return the free axes of inputs and of outputs, and a note for the user or None.
@@ -200,19 +202,19 @@ def free_axes(
     Raises ConfigError for a tensor or an axis that is not there, and for one name with two sizes.
     """
     if given is None:
-        return _batch(inputs)
+        return _resolve_batch_axis(inputs)
     known = {**inputs, **outputs}
     asked: dict[str, dict[int, str | None]] = {}
     for name, axes in given.items():
         if name not in known:
-            raise ConfigError(f"dynamic axes: there is no input or output '{name}'{nearest(name, known)}")
-        asked[name] = _axes(name, axes, known[name].dim())
+            raise ConfigError(f"dynamic axes: there is no input or output '{name}'{suggest_nearest(name, known)}")
+        asked[name] = _parse_axes(name, axes, known[name].dim())
     first = {inputs[name].shape[0] for name in inputs if asked.get(name, {}).get(0, "") is None}
     found: dict[str, dict[int, str]] = {}
     sizes: dict[str, int] = {}
     for name, tensor in inputs.items():
         for axis, symbol in asked.get(name, {}).items():
-            symbol = symbol or (BATCH if axis == 0 and len(first) == 1 else f"{name.replace('.', '_')}_{axis}")
+            symbol = symbol or (BATCH_SYMBOL if axis == 0 and len(first) == 1 else f"{name.replace('.', '_')}_{axis}")
             if sizes.setdefault(symbol, tensor.shape[axis]) != tensor.shape[axis]:
                 raise ConfigError(
                     f"dynamic axes: '{symbol}' is {sizes[symbol]} in one place and {tensor.shape[axis]} on axis {axis} "
@@ -223,17 +225,17 @@ def free_axes(
     return found, labels, None
 
 
-def _batch(
+def _resolve_batch_axis(
     inputs: Mapping[str, Tensor],
 ) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]], str | None]:
     sizes = {name: tensor.shape[0] for name, tensor in inputs.items() if tensor.dim()}
     if len(set(sizes.values())) == 1:
-        return {name: {0: BATCH} for name in sizes}, {}, None
+        return {name: {0: BATCH_SYMBOL} for name in sizes}, {}, None
     told = ", ".join(f"{name} {size}" for name, size in sizes.items())
     return {}, {}, f"no axis is dynamic: inputs differ on axis 0 ({told}); name dynamic axes to change that"
 
 
-def _axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
+def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
     """Return axis -> the name of its size, or None where it has none."""
     if isinstance(axes, Mapping):
         pairs = list(axes.items())
@@ -251,7 +253,7 @@ def _axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
     return found
 
 
-def resized(inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
+def resize_inputs(inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
     """Return the inputs with every free axis at the size of its name, rows repeated in turn where it grows."""
     found = []
     for name, tensor in inputs.items():

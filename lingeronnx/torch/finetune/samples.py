@@ -15,8 +15,8 @@ from ...run.runners import FloatRunner
 
 __all__ = ["Samples", "Teacher"]
 
-_MEMORY = 8 << 30  # bytes of inputs that are held
-_BATCH = 64  # of what is read and of what the teacher computes at a time
+_MAX_INPUT_BYTES = 8 << 30  # bytes of inputs that are held
+_BATCH_SIZE = 64  # of what is read and of what the teacher computes at a time
 
 
 class Samples:
@@ -24,10 +24,12 @@ class Samples:
 
     def __init__(self, data: Data, device: str = "cpu") -> None:
         parts, labels, size = [], [], 0
-        for feeds, own in data.batches(_BATCH):
+        for feeds, own in data.batches(_BATCH_SIZE):
             size += sum(array.nbytes for array in feeds.values())
-            if size > _MEMORY:
-                raise DataError(f"{data.what}: more than {_MEMORY >> 30} GiB of inputs; use fewer samples with --limit")
+            if size > _MAX_INPUT_BYTES:
+                raise DataError(
+                    f"{data.what}: more than {_MAX_INPUT_BYTES >> 30} GiB of inputs; use fewer samples with --limit"
+                )
             parts.append(feeds)
             labels.append(own)
         self.device = device
@@ -62,7 +64,7 @@ class Samples:
 class Teacher:
     """The float model: what the outputs, and some tensors within, should be."""
 
-    def __init__(self, model: ir.Graph, names: Sequence[str], samples: Samples) -> None:
+    def __init__(self, model: ir.Model, names: Sequence[str], samples: Samples) -> None:
         self._runner, self._samples = FloatRunner(model, set(names)), samples
 
     def targets(self, index: Any) -> dict[str, Any]:
@@ -73,5 +75,5 @@ class Teacher:
 
     def all(self, names: Collection[str]) -> Mapping[str, Any]:
         """Return the tensors `names` of all samples."""
-        parts = [self.targets(part) for part in self._samples.blocks(_BATCH)]
+        parts = [self.targets(part) for part in self._samples.blocks(_BATCH_SIZE)]
         return {name: torch.cat([part[name] for part in parts]) for name in names}

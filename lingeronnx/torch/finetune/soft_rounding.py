@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 
-from ..bridge.network import Bridge
-from ..bridge.rounding import multiplied
+from ..qat.qat_module import QatModule
+from ..qat.rounding import get_scale_factor
 
 __all__ = ["SoftRounding"]
 
-_STRETCH, _WARM, _WEIGHT = 1.2, 0.2, 0.01
-_BETA = 20.0, 2.0
+_STRETCH, _WARMUP_SHARE, _PENALTY_WEIGHT = 1.2, 0.2, 0.01
+_BETA_RANGE = 20.0, 2.0
 
 
 class SoftRounding:
     """Soft rounding of the weights among `names`; biases stay ordinary parameters."""
 
-    def __init__(self, bridge: Bridge, names: Sequence[str]) -> None:
+    def __init__(self, bridge: QatModule, names: Sequence[str]) -> None:
         self._bridge = bridge
         self.choices: dict[str, Any] = {}
         self._plain = [name for name in names if name not in bridge.plan.tensors]
         for name in names:
             if name in bridge.plan.tensors:
                 parameter = bridge.parameter_of[name].detach()
-                counts = parameter.double() * multiplied(bridge.plan.tensors[name], parameter)
+                counts = parameter.double() * get_scale_factor(bridge.plan.tensors[name], parameter)
                 share = (counts - counts.floor()).clamp(0.01, 0.99)
                 inner = (share + (_STRETCH - 1) / 2) / _STRETCH
                 self.choices[name] = torch.nn.Parameter(torch.logit(inner).float())
@@ -48,7 +48,7 @@ class SoftRounding:
 
     def _rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
-            counts = torch.floor(parameter.detach().double() * multiplied(source.held, parameter))
+            counts = torch.floor(parameter.detach().double() * get_scale_factor(source.held, parameter))
             return torch.clamp(counts + self._up(name), source.held.low, source.held.high)
 
         return rule
@@ -58,17 +58,19 @@ class SoftRounding:
 
     def penalty(self, progress: float) -> Any:
         """Return the penalty at a time of training between 0 and 1."""
-        if progress < _WARM:
+        if progress < _WARMUP_SHARE:
             return 0.0
-        beta = _BETA[1] + (_BETA[0] - _BETA[1]) * (1 - (progress - _WARM) / (1 - _WARM))
-        return _WEIGHT * sum((1 - (2 * self._up(n) - 1).abs() ** beta).mean() for n in self.choices)
+        beta = _BETA_RANGE[1] + (_BETA_RANGE[0] - _BETA_RANGE[1]) * (
+            1 - (progress - _WARMUP_SHARE) / (1 - _WARMUP_SHARE)
+        )
+        return _PENALTY_WEIGHT * sum((1 - (2 * self._up(n) - 1).abs() ** beta).mean() for n in self.choices)
 
     def settle(self) -> None:
         """Round for good and put the parameters onto the grid."""
         with torch.no_grad():
             for name in self.choices:
                 parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
-                scale = multiplied(q, parameter)
+                scale = get_scale_factor(q, parameter)
                 counts = torch.floor(parameter.double() * scale) + (self._up(name) >= 0.5)
                 parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
         self._bridge.rounding = {}

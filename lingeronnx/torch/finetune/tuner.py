@@ -22,20 +22,20 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError
-from ...flow.prepare.float_outputs import before_curves
+from ...flow.prepare.float_outputs import map_outputs_to_logits
 from ...graph import ir
 from ...run.data import Progress
-from ..bridge.network import Bridge
 from ..checkpoint.file import Checkpoint
 from ..dynamo import import_dynamo
+from ..qat.qat_module import QatModule
+from .learned_scales import LearnedScales
 from .recipe import Constraints, Epoch, Recipe
 from .samples import Samples, Teacher
-from .scales import Scales
 from .soft_rounding import SoftRounding
 
 __all__ = ["Tuner"]
 
-_BATCH = 64  # for what is only computed forwards
+_BATCH_SIZE = 64  # for what is only computed forwards
 
 
 class Tuner:
@@ -49,8 +49,8 @@ class Tuner:
 
     def __init__(
         self,
-        bridge: Bridge,
-        model: ir.Graph,
+        bridge: QatModule,
+        model: ir.Model,
         samples: Samples,
         recipe: Recipe,
         constraints: Constraints | None = None,
@@ -62,18 +62,20 @@ class Tuner:
     ) -> None:
         self.bridge, self.samples, self.recipe = bridge.to(recipe.device), samples, recipe
         self._model = model
-        self._judged = _judged(bridge, model) if recipe.loss == "distill" else []
+        self._judged = _get_loss_tensors(bridge, model) if recipe.loss == "distill" else []
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
         power = bridge.plan.mode == "q-value"
         learned = power if recipe.scales is None else recipe.scales == "learned"
-        self._scales = Scales(bridge.parts, bridge.plan, bridge.target) if learned else None
+        self._scales = LearnedScales(bridge.parts, bridge.plan, bridge.target) if learned else None
         self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
         self._done = self._file.read() if self._file is not None and resume else {}
         bridge.output_limits = self.constraints.outputs
-        self._limits = {name: _limit(bridge.parameter_of[name], top) for name, top in self.constraints.weights.items()}
+        self._limits = {
+            name: _resolve_limit(bridge.parameter_of[name], top) for name, top in self.constraints.weights.items()
+        }
         for name in self.constraints.frozen:
             bridge.parameter_of[name].requires_grad_(False)
         if self._done:
@@ -185,7 +187,7 @@ class Tuner:
             return "", None
         place, tensor = self._place(start)
         kept = []
-        for part in self.samples.blocks(_BATCH):
+        for part in self.samples.blocks(_BATCH_SIZE):
             with torch.no_grad():
                 for name, value in self.bridge.integers(self.samples.feed(part), slice(0, place)):
                     if name == tensor:
@@ -244,7 +246,7 @@ class Tuner:
             return self._evaluate()
         losses = []
         with torch.no_grad():
-            for part in self.samples.blocks(_BATCH):
+            for part in self.samples.blocks(_BATCH_SIZE):
                 outputs = self.bridge(self.samples.feed(part), [*self._judged, *taps])
                 loss = self._loss(outputs, teacher.targets(part), self.samples.answers(part), taps)
                 losses.append(float(loss) * len(next(iter(outputs.values()))))
@@ -259,9 +261,9 @@ class Tuner:
                 raise ConfigError("loss 'labels': the training data have no labels; give some or distill")
             scores = outputs[self.bridge.network.outputs[0]]
             return torch.nn.functional.cross_entropy(scores.reshape(len(scores), -1), labels.long().reshape(-1))
-        loss = sum(_distance(outputs[name], targets[name]) for name in self._judged) / len(self._judged)
+        loss = sum(_normalized_mse(outputs[name], targets[name]) for name in self._judged) / len(self._judged)
         if taps:
-            loss = loss + recipe.features * sum(_distance(outputs[n], targets[n]) for n in taps) / len(taps)
+            loss = loss + recipe.features * sum(_normalized_mse(outputs[n], targets[n]) for n in taps) / len(taps)
         return loss
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -332,20 +334,20 @@ class Tuner:
             self._progress(what, done, total)
 
 
-def _judged(bridge: Bridge, model: ir.Graph) -> list[str]:
+def _get_loss_tensors(bridge: QatModule, model: ir.Model) -> list[str]:
     """Return what the outputs are judged by: themselves, or what a Softmax or a Sigmoid makes them of."""
-    network, sources = bridge.network, before_curves(model)
+    network, sources = bridge.network, map_outputs_to_logits(model)
     known = {network.plan_name(name) for step in network.steps for name in step.outputs}
     return [source if (source := sources.get(name, "")) in known else name for name in network.outputs]
 
 
-def _distance(got: Any, want: Any) -> Any:
+def _normalized_mse(got: Any, want: Any) -> Any:
     """Return the mean square of the difference over the variance of what is wanted."""
     want = want.float()
     return ((got - want) ** 2).mean() / want.var().clamp(min=1e-12)
 
 
-def _limit(parameter: Any, top: float | str) -> float:
+def _resolve_limit(parameter: Any, top: float | str) -> float:
     if isinstance(top, str):
         return float(np.percentile(np.abs(parameter.detach().cpu().numpy()), float(top.removeprefix("p"))))
     return float(top)

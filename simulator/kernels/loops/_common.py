@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from simulator.kernel import Kernel, MachineError, Spec, require
+from simulator.kernel import Kernel, SimulatorError, TensorSpec, require
 
 __all__ = [
-    "Clipped",
+    "ClampableKernel",
     "SlidingWindow",
-    "as_image",
-    "broadcast",
+    "broadcast_flat",
+    "broadcast_shape",
+    "channel_last_shape",
     "image_size",
-    "integer",
-    "last_image",
-    "magnitude",
-    "stretched",
-    "window_of",
+    "make_window",
+    "max_magnitude",
+    "require_signed_integer",
+    "to_channel_last_image",
 ]
 
 
-class Clipped(Kernel):
+class ClampableKernel(Kernel):
     """A kernel that ends in a saturation, whose field `clip` = (low, high) can take over a Relu or Clip behind it."""
 
     clip: tuple[int, int] | None
@@ -43,25 +43,25 @@ class Clipped(Kernel):
         return replace(fused, clip=narrowed)
 
 
-def integer(spec: Spec, what: str) -> None:
-    """Raise `MachineError` unless the tensor holds signed integers."""
+def require_signed_integer(spec: TensorSpec, what: str) -> None:
+    """Raise `SimulatorError` unless the tensor holds signed integers."""
     require(spec.dtype.kind == "i", f"{what} takes signed integers, not {spec}")
 
 
-def magnitude(dtype: np.dtype) -> int:
+def max_magnitude(dtype: np.dtype) -> int:
     """Return the largest |value| of a signed integer type."""
     return 1 << (8 * dtype.itemsize - 1)
 
 
-def broadcast(specs: Sequence[Spec]) -> tuple[int, ...]:
+def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
     """Return the shape that the inputs broadcast to."""
     try:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
-        raise MachineError(f"shapes do not broadcast: {', '.join(map(str, specs))}") from None
+        raise SimulatorError(f"shapes do not broadcast: {', '.join(map(str, specs))}") from None
 
 
-def stretched(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def broadcast_flat(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return `x` broadcast to `shape`, contiguous and flat; writeable, as compiled loops take their arguments."""
     return np.require(x if x.shape == shape else np.broadcast_to(x, shape), requirements=("C", "W")).reshape(-1)
 
@@ -71,12 +71,12 @@ def image_size(space: Sequence[int]) -> tuple[int, int]:
     return (1, *space)[-2], space[-1]
 
 
-def last_image(x: Spec) -> tuple[int, ...]:
+def channel_last_shape(x: TensorSpec) -> tuple[int, ...]:
     """Return the shape [-1, H, W, C] of the channel-last array of logical x [N, C, W] or [N, C, H, W]."""
     return (-1, *image_size(x.shape[2:]), x.shape[1])
 
 
-def as_image(x: np.ndarray) -> np.ndarray:
+def to_channel_last_image(x: np.ndarray) -> np.ndarray:
     """Return channel-last [N, W, C] or [N, H, W, C] as [N, H, W, C]."""
     return x if x.ndim == 4 else x[:, None]
 
@@ -113,7 +113,7 @@ class SlidingWindow:
         return tuple(counts[2 - self.axes :])
 
 
-def window_of(
+def make_window(
     kernel: Sequence[int],
     strides: Sequence[int] | None,
     pads: Sequence[int] | None,

@@ -11,7 +11,7 @@ As it is defined (`Gru`): sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
 
 As the executor computes it (`ExecutorGru`): sums in Q11, gates in Q7 (8 bits):
 
-    r, z = sigmoid(sat16(a + b))                  `joined` False: of a alone
+    r, z = sigmoid(sat16(a + b))                  `add_saturated` False: of a alone
     n    = tanh(sat16(a + rsh(r*b, 7)))
     h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
 
@@ -27,61 +27,68 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Form, Rescale, apply, rsh, sat
-from simulator.kernels.loops._curve import Curves, curves, follow_all
-from simulator.kernels.recurrent._walk import Walked, grouped, joined, lined, lines, present
-from simulator.kernels.recurrent.layer import GateSums, products
-from simulator.lut import piecewise
+from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate
+from simulator.kernels.loops._vector_curve import Curve, evaluate_curve_rows, make_curve
+from simulator.kernels.recurrent._sequence_loop import (
+    CompiledRecurrentKernel,
+    add_saturated,
+    make_line_scratch,
+    make_sample_scratch,
+    unpack_step,
+    view_lines,
+)
+from simulator.kernels.recurrent.layer import GateSums, compute_gate_sums
+from simulator.piecewise import load_piecewise
 
 __all__ = ["ExecutorGru", "Gru"]
 
 
 @jit
-def _executor(cell: Any, memory: Any) -> None:
+def _executor_step(cell: Any, memory: Any) -> None:
     """Do a step as the executor does."""
-    a, h, _, lengths, step = present(memory)
+    a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    own, sums, rz = lined(cell.own, samples), lined(cell.sums, samples), lined(cell.rz, samples)
-    inner, n = lined(cell.inner, samples), lined(cell.n, samples)
-    products(h, cell.weights[0], cell.weights[1], own)
+    own, sums, rz = view_lines(cell.own, samples), view_lines(cell.sums, samples), view_lines(cell.rz, samples)
+    inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
+    compute_gate_sums(h, cell.weights[0], cell.weights[1], own)
     for k in range(samples):
         for u in range(0 if cell.joined else 2 * units):
             own[k, u] = 0
-        joined(a[k, : 2 * units], own[k], 16, sums[k])
-    follow_all(cell.sigmoid, sums, 0, 2 * units, rz)
+        add_saturated(a[k, : 2 * units], own[k], 16, sums[k])
+    evaluate_curve_rows(cell.sigmoid, sums, 0, 2 * units, rz)
     for k in range(samples):
         given, b, r, line = a[k, 2 * units :], own[k, 2 * units :], rz[k], inner[k]
         for u in range(units):
-            line[u] = sat(given[u] + rsh(np.int64(r[u]) * b[u], 7), 16)
-    follow_all(cell.tanh, inner, 0, units, n)
+            line[u] = saturate(given[u] + round_shift_right(np.int64(r[u]) * b[u], 7), 16)
+    evaluate_curve_rows(cell.tanh, inner, 0, units, n)
     for k in range(samples):
         z, line, state = rz[k, units:], n[k], h[k]
         for u in range(units if step < lengths[k] else 0):
-            state[u] = apply(cell.out, z[u] * rsh(np.int64(state[u]), 1) + (128 - z[u]) * line[u])
+            state[u] = apply_rescale(cell.out, z[u] * round_shift_right(np.int64(state[u]), 1) + (128 - z[u]) * line[u])
 
 
-class _Executor(NamedTuple):
+class _ExecutorCell(NamedTuple):
     """A step of the executor's unit."""
 
     weights: Any  # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
-    sigmoid: Curves  # the chip's tables with results of int8 Q7
-    tanh: Curves
-    out: Form  # the new state in Q14 -> output
+    sigmoid: Curve  # the chip's tables with results of int8 Q7
+    tanh: Curve
+    out: RescaleForm  # the new state in Q14 -> output
     joined: bool  # whether r and z read the states' sums
-    own: Any  # `lines` of 3H without spare ones: those sums
-    sums: Any  # `lines` of 2H
-    rz: Any  # `lines` of 2H
-    inner: Any  # `lines` of H
-    n: Any  # `lines` of H
+    own: Any  # `make_line_scratch` of 3H without spare ones: those sums
+    sums: Any  # `make_line_scratch` of 2H
+    rz: Any  # `make_line_scratch` of 2H
+    inner: Any  # `make_line_scratch` of H
+    n: Any  # `make_line_scratch` of H
 
     @staticmethod
     def rule() -> Any:
         """Return the loop of a step."""
-        return _executor
+        return _executor_step
 
 
 @dataclass(frozen=True, eq=False)
-class ExecutorGru(Walked):
+class ExecutorGru(CompiledRecurrentKernel):
     """The unit as the chips' executor computes it, faults included; `rescale_o` takes Q14 to the state.
 
     Parameters
@@ -97,73 +104,79 @@ class ExecutorGru(Walked):
 
     gates: ClassVar[int] = 3
 
-    def cell(self) -> _Executor:
+    def cell(self) -> _ExecutorCell:
         """Return the step with tables of 8 bits."""
-        sigmoid, tanh = (curves(piecewise(name, self.table), 8) for name in ("sigmoid", "tanh"))
+        sigmoid, tanh = (make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh"))
         weights, out, units = self.hidden_sums().arguments(), self.rescale_o.within(1 << 16), self.units
-        memory = lines(3 * units, 0), lines(2 * units), lines(2 * units), lines(units), lines(units)
-        return _Executor(weights, sigmoid, tanh, out, self.joined, *memory)
+        memory = (
+            make_line_scratch(3 * units, 0),
+            make_line_scratch(2 * units),
+            make_line_scratch(2 * units),
+            make_line_scratch(units),
+            make_line_scratch(units),
+        )
+        return _ExecutorCell(weights, sigmoid, tanh, out, self.joined, *memory)
 
 
 @jit
-def _defined(cell: Any, memory: Any) -> None:
+def _defined_step(cell: Any, memory: Any) -> None:
     """Do a step as the unit is defined."""
-    a, h, _, lengths, step = present(memory)
+    a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    b, m, gated = lined(cell.b, samples), lined(cell.m, samples), cell.gated.reshape((-1, units))[:samples]
-    sums, rz = lined(cell.sums, samples), lined(cell.rz, samples)
-    inner, n = lined(cell.inner, samples), lined(cell.n, samples)
-    products(h, cell.weights[0], cell.weights[1], b)
+    b, m, gated = view_lines(cell.b, samples), view_lines(cell.m, samples), cell.gated.reshape((-1, units))[:samples]
+    sums, rz = view_lines(cell.sums, samples), view_lines(cell.rz, samples)
+    inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
+    compute_gate_sums(h, cell.weights[0], cell.weights[1], b)
     for k in range(samples):
-        joined(a[k, : 2 * units], b[k], 32, sums[k])
-    follow_all(cell.sigmoid, sums, 0, 2 * units, rz)
+        add_saturated(a[k, : 2 * units], b[k], 32, sums[k])
+    evaluate_curve_rows(cell.sigmoid, sums, 0, 2 * units, rz)
     for k in range(samples):
         r, state, line = rz[k], h[k], gated[k]
         for u in range(units):
-            line[u] = state[u] if cell.reset_after else rsh(np.int64(r[u]) * state[u], cell.down)
-    products(gated, cell.weights_n[0], cell.weights_n[1], m)
+            line[u] = state[u] if cell.reset_after else round_shift_right(np.int64(r[u]) * state[u], cell.down)
+    compute_gate_sums(gated, cell.weights_n[0], cell.weights_n[1], m)
     for k in range(samples):
         given, r, own, line = a[k, 2 * units :], rz[k], m[k], inner[k]
         if cell.reset_after:
             for u in range(units):
-                line[u] = sat(given[u] + rsh(np.int64(r[u]) * own[u], cell.down), 32)
+                line[u] = saturate(given[u] + round_shift_right(np.int64(r[u]) * own[u], cell.down), 32)
         else:
-            joined(given, own, 32, line)
-    follow_all(cell.tanh, inner, 0, units, n)
+            add_saturated(given, own, 32, line)
+    evaluate_curve_rows(cell.tanh, inner, 0, units, n)
     for k in range(samples):
         z, line, state = rz[k, units:], n[k], h[k]
         for u in range(units if step < lengths[k] else 0):
-            new = np.int64(apply(cell.new, line[u]))
-            state[u] = sat(new + rsh(z[u] * (state[u] - new), cell.down), cell.bits)
+            new = np.int64(apply_rescale(cell.new, line[u]))
+            state[u] = saturate(new + round_shift_right(z[u] * (state[u] - new), cell.down), cell.bits)
 
 
-class _Defined(NamedTuple):
+class _DefinedCell(NamedTuple):
     """A step of the unit as it is defined."""
 
-    weights: Any  # `words` and `plain` of the states' sums of r and z, see `products`; in int32 Q27
+    weights: Any  # `words` and `plain` of the states' sums of r and z, see `compute_gate_sums`; in int32 Q27
     weights_n: Any  # the same for n
-    sigmoid: Curves  # int32 Q27 -> Q31 or Q15
-    tanh: Curves  # int32 Q27 -> Q31
-    new: Form  # n in Q31 -> the state's scale
+    sigmoid: Curve  # int32 Q27 -> Q31 or Q15
+    tanh: Curve  # int32 Q27 -> Q31
+    new: RescaleForm  # n in Q31 -> the state's scale
     down: int  # fractional bits of r and z
     reset_after: bool  # whether r multiplies the sums of n; otherwise the state that goes into them
     bits: int  # width of the state
-    b: Any  # `lines` of 2H without spare ones: the states' sums
-    m: Any  # `lines` of H without spare ones: those of n
+    b: Any  # `make_line_scratch` of 2H without spare ones: the states' sums
+    m: Any  # `make_line_scratch` of H without spare ones: those of n
     gated: Any  # [N, H] in the states' type: what n's sums read
-    sums: Any  # `lines` of 2H
-    rz: Any  # `lines` of 2H
-    inner: Any  # `lines` of H
-    n: Any  # `lines` of H
+    sums: Any  # `make_line_scratch` of 2H
+    rz: Any  # `make_line_scratch` of 2H
+    inner: Any  # `make_line_scratch` of H
+    n: Any  # `make_line_scratch` of H
 
     @staticmethod
     def rule() -> Any:
         """Return the loop of a step."""
-        return _defined
+        return _defined_step
 
 
 @dataclass(frozen=True, eq=False)
-class Gru(Walked):
+class Gru(CompiledRecurrentKernel):
     """The unit as it is defined; `rescale_o` takes n from Q31 to the state.
 
     Parameters
@@ -182,18 +195,18 @@ class Gru(Walked):
 
     gates: ClassVar[int] = 3
 
-    def cell(self) -> _Defined:
+    def cell(self) -> _DefinedCell:
         """Return the step with the weights of n apart: they may read another state than those of r and z."""
         sigmoid, tanh = (
-            curves(piecewise("sigmoid", self.table), self.gate_bits),
-            curves(piecewise("tanh", self.table), 32),
+            make_curve(load_piecewise("sigmoid", self.table), self.gate_bits),
+            make_curve(load_piecewise("tanh", self.table), 32),
         )
         units, kind, bits = self.units, self.rescale_o.dtype, self.rescale_o.bits
         gates, inner = (
             GateSums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
             for rows in (slice(2 * units), slice(2 * units, None))
         )
-        return _Defined(
+        return _DefinedCell(
             gates.arguments(),
             inner.arguments(),
             sigmoid,
@@ -202,13 +215,13 @@ class Gru(Walked):
             self.gate_bits - 1,
             self.reset_after,
             bits,
-            b=lines(2 * units, 0),
-            m=lines(units, 0),
-            gated=grouped(units, kind),
-            sums=lines(2 * units),
-            rz=lines(2 * units),
-            inner=lines(units),
-            n=lines(units),
+            b=make_line_scratch(2 * units, 0),
+            m=make_line_scratch(units, 0),
+            gated=make_sample_scratch(units, kind),
+            sums=make_line_scratch(2 * units),
+            rz=make_line_scratch(2 * units),
+            inner=make_line_scratch(units),
+            n=make_line_scratch(units),
         )
 
     @classmethod

@@ -18,19 +18,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator._jit import inline, jit
-from simulator.fixed import Chain, Form, Rescale, apply
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels.loops import _simd
-from simulator.kernels.loops._common import SlidingWindow, magnitude
-from simulator.kernels.loops._simd import product
-from simulator.native import CalledLoop, In, Loop, Out
+from simulator._jit import jit, register_inline
+from simulator.fixed_point import ChainedRescale, Rescale, RescaleForm, apply_rescale
+from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.loops import _conv_simd
+from simulator.kernels.loops._common import SlidingWindow, max_magnitude
+from simulator.kernels.loops._conv_simd import run_matrix_record
+from simulator.native import InputRef, NativeLoop, NestedLoop, OutputRef
 
-__all__ = ["GateSums", "Recurrent", "prepare", "products", "project"]
+__all__ = ["GateSums", "RecurrentKernel", "compute_gate_sums", "matmul_rescale", "prepare_gate_weights"]
 
 
 @jit
-def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> None:
+def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, O] with rescale(x [R, I] weight [I, O] + bias [O]); the bias has the type of the accumulator."""
     acc = np.empty_like(bias)
     for r in range(x.shape[0]):
@@ -41,11 +41,11 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
             for o in range(acc.size):
                 acc[o] += value * row[o]
         for o in range(acc.size):
-            out[r, o] = apply(rescale, acc[o])
+            out[r, o] = apply_rescale(rescale, acc[o])
 
 
-@inline
-def products(x: Any, words: Any, plain: Any, out: Any) -> Any:
+@register_inline
+def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
     """Fill int32 out [R, O] with the gate sums of x [R, I].
 
     Parameters
@@ -53,20 +53,20 @@ def products(x: Any, words: Any, plain: Any, out: Any) -> Any:
     x
         Integers [R, I]: the inputs, or the states of R samples.
     words
-        The record of a loop with dot instructions, see `_simd.product`; None where `plain` is used.
+        The record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None where `plain` is used.
     plain
         (weight [I, O], bias [O], rescaling) for the plain loop; None where `words` are used.
     out
         int32 [R, O], in the format of the gates.
     """
     if plain is not None:
-        project(x, plain[0], plain[1], plain[2], out)
+        matmul_rescale(x, plain[0], plain[1], plain[2], out)
     if words is not None:
-        product(words, x, out)
+        run_matrix_record(words, x, out)
 
 
 class GateSums:
-    """The gate sums of a matrix [O, I]: `products` and its arguments.
+    """The gate sums of a matrix [O, I]: `compute_gate_sums` and its arguments.
 
     Parameters
     ----------
@@ -82,32 +82,44 @@ class GateSums:
         Sum -> the format of the gates.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | Chain):
-        self.plain = prepare(weight, bias, largest, rescale)
-        self._loop: CalledLoop | None = None
-        row = _simd.available() if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32 else None
-        fits = row is not None and dtype.itemsize <= 2 and largest <= magnitude(dtype)
-        if row is not None and fits and (dtype != np.int8 or _simd.fits(weight, bias)):
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | ChainedRescale
+    ):
+        self.plain = prepare_gate_weights(weight, bias, largest, rescale)
+        self._loop: NestedLoop | None = None
+        row = (
+            _conv_simd.active_instruction_set()
+            if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32
+            else None
+        )
+        fits = row is not None and dtype.itemsize <= 2 and largest <= max_magnitude(dtype)
+        if row is not None and fits and (dtype != np.int8 or _conv_simd.fits_int32(weight, bias)):
             matrix, window = weight[:, :, None, None], SlidingWindow((1, 1))
-            build = _simd.pack(
-                row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2], np.dtype(np.int32)
+            build = _conv_simd.pack_convolution(
+                row,
+                matrix,
+                bias,
+                window,
+                TensorSpec((1, weight.shape[1], 1, 1), dtype),
+                self.plain[2],
+                np.dtype(np.int32),
             )
             one = np.zeros((1, weight.shape[1]), dtype), np.zeros((1, len(weight)), np.int32)
-            x, y = In(0, (1, -1, 1, weight.shape[1])), Out(0, (1, -1, 1, len(weight)))
-            self._loop = CalledLoop(build(x, y), one[:1], one[1:])
+            x, y = InputRef(0, (1, -1, 1, weight.shape[1])), OutputRef(0, (1, -1, 1, len(weight)))
+            self._loop = NestedLoop(build(x, y), one[:1], one[1:])
 
     def arguments(self) -> tuple[Any, Any]:
-        """Return `words` and `plain` of `products` for a `Loop`."""
+        """Return `words` and `plain` of `compute_gate_sums` for a `NativeLoop`."""
         return (None, self.plain) if self._loop is None else (self._loop, None)
 
 
 @jit
-def _sums(x: Array, weights: Any, out: Array) -> None:
-    products(x, weights[0], weights[1], out)
+def _compute_gate_sums(x: Array, weights: Any, out: Array) -> None:
+    compute_gate_sums(x, weights[0], weights[1], out)
 
 
 @dataclass(frozen=True, eq=False)
-class Recurrent(Kernel):
+class RecurrentKernel(Kernel):
     """A layer of G gates and H units.
 
     Parameters
@@ -136,8 +148,8 @@ class Recurrent(Kernel):
     weight_h: np.ndarray
     bias_x: np.ndarray
     bias_h: np.ndarray
-    rescale_x: Rescale | Chain
-    rescale_h: Rescale | Chain
+    rescale_x: Rescale | ChainedRescale
+    rescale_h: Rescale | ChainedRescale
     rescale_o: Rescale
     forward: bool = True
     time_axis: int = 1
@@ -157,7 +169,7 @@ class Recurrent(Kernel):
         )
         require(self.time_axis in (0, 1), f"time is axis 0 or 1, not {self.time_axis}")
         for name, array in self.fixed.items():
-            self._check_given(name, Spec(array.shape, array.dtype), 1)
+            self._check_given(name, TensorSpec(array.shape, array.dtype), 1)
 
     @property
     def units(self) -> int:
@@ -169,11 +181,11 @@ class Recurrent(Kernel):
         """Whether axis 0 counts the samples; otherwise it is the time."""
         return self.time_axis == 1
 
-    def last(self, samples: int) -> list[Spec]:
+    def last(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the outputs behind the sequence, as [samples, 1, H] whatever the time axis."""
-        return [Spec((samples, 1, self.units), self.rescale_o.dtype)]
+        return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y and the last states."""
         x, *more = specs
         fits = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == self.weight_x.shape[1]
@@ -181,14 +193,14 @@ class Recurrent(Kernel):
         require(len(more) == len(self.given), f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs")
         for name, spec in zip(self.given, more, strict=True):
             self._check_given(name, spec, x.shape[1 - self.time_axis])
-        y = Spec((*x.shape[:2], self.units), self.rescale_o.dtype)
+        y = TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype)
         found = [y]
         for spec in self.last(x.shape[1 - self.time_axis]):
             samples, one, units = spec.shape
-            found.append(spec if self.time_axis else Spec((one, samples, units), spec.dtype))
+            found.append(spec if self.time_axis else TensorSpec((one, samples, units), spec.dtype))
         return tuple(found[i] for i in self.kept)
 
-    def _check_given(self, name: str, spec: Spec, samples: int) -> None:
+    def _check_given(self, name: str, spec: TensorSpec, samples: int) -> None:
         states = dict(zip(("h", "c"), self.last(samples), strict=False))
         if name == "lengths":
             fits, want = spec.dtype.kind == "i" and spec.shape == (samples,), f"integers [{samples}]"
@@ -196,15 +208,15 @@ class Recurrent(Kernel):
             require(name in states, f"a layer of this kind has no '{name}'")
             one, units = states[name].shape[1:]
             shape = (samples, one, units) if self.time_axis else (one, samples, units)
-            fits, want = spec == Spec(shape, states[name].dtype), str(Spec(shape, states[name].dtype))
+            fits, want = spec == TensorSpec(shape, states[name].dtype), str(TensorSpec(shape, states[name].dtype))
         require(fits, f"'{name}' must be {want}, not {spec}")
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Turn the weights and bound the sums."""
         x = specs[0]
-        into = Loop(_sums, (In(0), self.input_sums(x.dtype).arguments(), Out(0)))
+        into = NativeLoop(_compute_gate_sums, (InputRef(0), self.input_sums(x.dtype).arguments(), OutputRef(0)))
         step = self.stepper()
-        shapes = [Spec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
+        shapes = [TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
@@ -245,21 +257,21 @@ class Recurrent(Kernel):
 
     def input_sums(self, kind: np.dtype) -> GateSums:
         """Return the gate sums of inputs of a type."""
-        return GateSums(self.weight_x, self.bias_x, kind, magnitude(kind), self.rescale_x)
+        return GateSums(self.weight_x, self.bias_x, kind, max_magnitude(kind), self.rescale_x)
 
     def hidden_sums(self) -> GateSums:
         """Return the states' gate sums."""
         kind = self.rescale_o.dtype
-        return GateSums(self.weight_h, self.bias_h, kind, magnitude(kind), self.rescale_h)
+        return GateSums(self.weight_h, self.bias_h, kind, max_magnitude(kind), self.rescale_h)
 
-    def hidden(self) -> tuple[np.ndarray, np.ndarray, Form]:
+    def hidden(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
-        return prepare(self.weight_h, self.bias_h, magnitude(self.rescale_o.dtype), self.rescale_h)
+        return prepare_gate_weights(self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h)
 
 
-def prepare(
-    weight: np.ndarray, bias: np.ndarray, largest: int, rescale: Rescale | Chain
-) -> tuple[np.ndarray, np.ndarray, Form]:
+def prepare_gate_weights(
+    weight: np.ndarray, bias: np.ndarray, largest: int, rescale: Rescale | ChainedRescale
+) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
     """Return weight [I, O], the bias in the accumulator's type and the rescaling for inputs up to `largest`."""
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
     bound = int(wide.max(initial=0))

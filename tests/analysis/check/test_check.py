@@ -10,7 +10,7 @@ from lingeronnx.flow.report.program import ProgramReport
 from lingeronnx.graph import ir
 from lingeronnx.targets import VerdictFinding
 from tests.artefacts import quantized
-from tests.deployment.c.programs import gap
+from tests.deployment.c.programs import make_two_chip_parts
 from tests.nets import concat, samples
 
 
@@ -55,7 +55,7 @@ def test_structure_of_a_float_model_needs_data(made):
 
 def test_a_graph_in_parts(tmp_path):
     """Each part is judged as it is packed; what stands between them is told, and what would merge them."""
-    net = gap()
+    net = make_two_chip_parts()
     result = quantized(net, "venus", samples(net, 16), effort="fast")
     result.write(tmp_path / "net.onnx")
     found = check(tmp_path / "net.onnx")
@@ -77,7 +77,7 @@ def test_a_graph_in_parts(tmp_path):
 
 
 def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
-    net = gap()
+    net = make_two_chip_parts()
     quantized(net, "venus", samples(net, 16), effort="fast").write(tmp_path / "net.onnx")
     found = check(tmp_path / "net.onnx")
     first, *others = found.program.parts

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
 from lingeronnx.analysis.check.integer_graph import check_integer
-from lingeronnx.formats import FORMATS
+from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.ops import rule_text
+from lingeronnx.ops import format_limit_rule
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests.each import check_each
@@ -77,16 +77,16 @@ def float_between(proto):
 
 
 CHANGES = {
-    "powers_of_two": (attr("Quant", "scale_x", 12.0), "scale_x = 12"),
-    "agreement": (attr("LinearInt", "scale_x", 2.0**-3), "read at 0.125"),
-    "right_shift": (attr("LinearInt", "scale_o", 2.0**20), "scale_o = 2^20, at most"),
-    "quantized_width": (attr("Quant", "data_bits", 16), "data_bits = 16"),
-    "average_scale": (attr("AvgPool2dInt", "scale_o", 2.0**-3), "scale_o = 0.125"),
-    "byte_results": (attr("Conv2dInt", "o_bits", 16), "o_bits = 16"),
-    "bias_type": (int16_bias, "int16"),
-    "single_sample": (two_samples, "batch 2"),
-    "runs_right": (rename("Relu", "Clip", ""), "Clip does not load"),
-    "chip_name": (attr("Conv2dInt", "platform", "arcs"), "arcs"),
+    "check_power_of_two_scales": (attr("Quant", "scale_x", 12.0), "scale_x = 12"),
+    "check_scale_agreement": (attr("LinearInt", "scale_x", 2.0**-3), "read at 0.125"),
+    "check_right_shift": (attr("LinearInt", "scale_o", 2.0**20), "scale_o = 2^20, at most"),
+    "check_quant_width": (attr("Quant", "data_bits", 16), "data_bits = 16"),
+    "check_average_pool_scale": (attr("AvgPool2dInt", "scale_o", 2.0**-3), "scale_o = 0.125"),
+    "check_byte_widths": (attr("Conv2dInt", "o_bits", 16), "o_bits = 16"),
+    "check_bias_type": (int16_bias, "int16"),
+    "check_single_sample": (two_samples, "batch 2"),
+    "check_operator_support": (rename("Relu", "Clip", ""), "Clip does not load"),
+    "check_chip_name": (attr("Conv2dInt", "platform", "arcs"), "arcs"),
 }
 
 
@@ -97,7 +97,7 @@ def test_integer_rules(integer):
         change, value = CHANGES[name]
         proto = onnx.ModelProto.FromString(integer)
         change(proto)
-        rule, remedy = rule_text(getattr(rules, name), VENUS)
+        rule, remedy = format_limit_rule(getattr(rules, name), VENUS)
         found = [v for v in lo.check(ir.from_proto(proto), platform="venus") if v.rule == rule]
         assert found
         assert value in found[0].value
@@ -150,7 +150,7 @@ def test_every_measured_fault_is_reported():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", INTEGER_OPS, ids=lambda form: form.name)
 def test_half_a_node_is_judged(form):
     """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the check."""
     scalars = {"f": 1.0, "i": 1, "s": ""}

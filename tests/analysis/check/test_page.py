@@ -5,9 +5,9 @@ import json
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx.analysis.check.page import page
+from lingeronnx.analysis.check.page import render_check_page
 from lingeronnx.cli import main
-from lingeronnx.pages.document import plain
+from lingeronnx.pages.document import to_json_value
 from tests.nets import plain as net
 from tests.nets import quantized
 from tests.pages.test_document import data, self_contained
@@ -15,9 +15,9 @@ from tests.pages.test_document import data, self_contained
 
 def test_it_has_the_verdict_the_costs_and_the_arguments():
     found = lo.check(quantized(net()).graph)
-    text = page(found, "m<b>.onnx")
+    text = render_check_page(found, "m<b>.onnx")
     assert self_contained(text)
-    assert data(text, "check") == json.loads(json.dumps(plain(found.to_dict())))
+    assert data(text, "check") == json.loads(json.dumps(to_json_value(found.to_dict())))
     assert "m&lt;b&gt;.onnx" in text
     assert found.verdict in text
     assert text.count("<meter") == 2

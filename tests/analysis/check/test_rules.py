@@ -5,18 +5,18 @@ import onnx
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
 from lingeronnx.graph import ir
-from lingeronnx.ops import rule_text
+from lingeronnx.ops import format_limit_rule
 from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
+from lingeronnx.targets.luna.fault_triggers import _TRIGGERS
 from lingeronnx.targets.luna.faults import LunaFault
-from lingeronnx.targets.luna.finish.form import REMEDIED
-from lingeronnx.targets.luna.met import _MEETS
 from tests.each import check_each
 
 
 def test_every_rule_can_be_read():
     for target in [target for target in PLATFORMS if target.packs]:
         for rule in rules.RULES:
-            text, remedy = rule_text(rule, target)
+            text, remedy = format_limit_rule(rule, target)
             assert text
             assert remedy
             assert not {"{", "|"} & set(text + remedy)
@@ -60,7 +60,11 @@ def one(op_type, platform, **attributes):
 
 
 def test_faults_that_scales_bring_about():
-    texts = [rule_text(r, target)[0] for r in (rules.curve_scale, rules.division_scale) for target in PLATFORMS]
+    texts = [
+        format_limit_rule(r, target)[0]
+        for r in (rules.check_curve_scale, rules.check_division_scale)
+        for target in PLATFORMS
+    ]
 
     def check(model, platform, values):
         assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
@@ -96,4 +100,6 @@ def test_the_faults_known_here_are_some_rows():
         LunaFault.DEPTHWISE_MULTIPLIER,
         LunaFault.BATCH,
     }  # told by a constraint, or kept by every graph written
-    assert known <= {*_MEETS, *limits, *REMEDIED}, "say in luna/met.py which nodes meet the new fault"
+    assert known <= {*_TRIGGERS, *limits, *HANDLED_FAULTS}, (
+        "say in luna/fault_triggers.py which nodes meet the new fault"
+    )

@@ -255,7 +255,7 @@ def test_check_qat_model_on_a_torch_module(capsys) -> None:
     assert net.training
 
 
-def floats_between() -> ir.Graph:
+def floats_between() -> ir.Model:
     """Conv, a Resize that no chip has (cubic), Conv, and a Sin at the end."""
     net = Net(2, 6, 6, seed=1)
     first = net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="first")

@@ -4,39 +4,39 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import planted_faults
-from benchmarks.planted_faults import (
-    KINDS,
+from benchmarks import fault_injection
+from benchmarks.fault_injection import (
+    FAULT_INJECTORS,
     NETS,
     PLAIN,
     _inner,
     _Weights,
-    bias_saturates,
-    channels_swapped,
-    concat_scale,
-    dead_channel,
     dense_net,
-    input_swapped,
-    judged,
-    kinds_of,
-    missing_relu,
-    normalised_wrongly,
-    outlier_activation,
-    outlier_channel,
-    scale_large,
-    scale_small,
-    wrong_pads,
+    evaluate_first_finding,
+    get_applicable_faults,
+    inject_concat_scale,
+    inject_dead_channel,
+    inject_large_scale,
+    inject_missing_relu,
+    inject_outlier_activation,
+    inject_outlier_channel,
+    inject_saturated_bias,
+    inject_small_scale,
+    inject_swapped_channels,
+    inject_swapped_input_channels,
+    inject_wrong_normalization,
+    inject_wrong_pads,
 )
 from lingeronnx.analysis.compare import advice
-from lingeronnx.analysis.compare.advice import _fixed, _of_same_scale, advise, parents
+from lingeronnx.analysis.compare.advice import _extend_to_shared_scale, _user_fixed_tensors, diagnose, find_parent_rows
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.analysis.compare.finding import finding_of
-from lingeronnx.analysis.compare.first_responses import answered
-from lingeronnx.analysis.compare.join import ComparedTensor, Join, join
-from lingeronnx.analysis.compare.sources import source
+from lingeronnx.analysis.compare.finding import make_finding
+from lingeronnx.analysis.compare.input_layout import check_input_layout
+from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_tensors
+from lingeronnx.analysis.compare.sources import open_source
 from lingeronnx.graph import ir
-from lingeronnx.graph.digests import whole
-from lingeronnx.run.origin import KEY, note_made
+from lingeronnx.graph.digests import compute_output_digest
+from lingeronnx.run.provenance import METADATA_KEY, store_provenance
 from lingeronnx.run.session import Session
 
 
@@ -44,8 +44,8 @@ from lingeronnx.run.session import Session
 def dense():
     """A net with 8 samples, which are enough to see a layer that is wrong."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planted_faults, "SAMPLES", 8)
-        patched.setattr(planted_faults, "CALIBRATED", 8)
+        patched.setattr(fault_injection, "SAMPLES", 8)
+        patched.setattr(fault_injection, "CALIBRATED", 8)
         return dense_net()
 
 
@@ -57,10 +57,10 @@ def sampled_dense():
 
 def find_first(spoiled):
     """Find the first finding of `compare`, without trying its options."""
-    joined = join(source(spoiled.model), source(spoiled.graph), spoiled.data)
-    answers = {spec.name: answered(joined.base, spec.name, spoiled.data) for spec in joined.base.inputs}
+    joined = join_tensors(open_source(spoiled.model), open_source(spoiled.graph), spoiled.data)
+    answers = {spec.name: check_input_layout(joined.base, spec.name, spoiled.data) for spec in joined.base.inputs}
     closer = {name: array[:16] for name, array in spoiled.data.items()}
-    return advise(joined, closer, answers)[0]
+    return diagnose(joined, closer, answers)[0]
 
 
 def check_fault(net, kind):
@@ -73,48 +73,68 @@ def check_fault(net, kind):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("kind", (scale_small, concat_scale, scale_large), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", (inject_small_scale, inject_concat_scale, inject_large_scale), ids=lambda kind: kind.__name__
+)
 def test_a_wrong_scale_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "kind", (bias_saturates, channels_swapped, missing_relu, wrong_pads), ids=lambda kind: kind.__name__
+    "kind",
+    (inject_saturated_bias, inject_swapped_channels, inject_missing_relu, inject_wrong_pads),
+    ids=lambda kind: kind.__name__,
 )
 def test_a_layer_that_computes_something_else_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
 
-@pytest.mark.parametrize("kind", (outlier_channel, dead_channel), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", (inject_outlier_channel, inject_dead_channel), ids=lambda kind: kind.__name__)
 def test_a_channel_that_spoils_the_others_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", (normalised_wrongly, input_swapped, outlier_activation), ids=lambda kind: kind.__name__
+    "kind",
+    (inject_wrong_normalization, inject_swapped_input_channels, inject_outlier_activation),
+    ids=lambda kind: kind.__name__,
 )
 def test_what_the_data_show_is_the_first_finding(sampled_dense, kind):
     check_fault(sampled_dense, kind)
 
 
 def test_data_that_are_not_normalised_are_the_first_finding(dense):
-    check_fault(dense, normalised_wrongly)
+    check_fault(dense, inject_wrong_normalization)
 
 
 def test_the_comparison_of_a_planted_fault_says_so_first(dense):
     """`compare` as a whole, with options tried."""
-    outcome = judged(scale_small(dense, np.random.default_rng(3)))
+    outcome = evaluate_first_finding(inject_small_scale(dense, np.random.default_rng(3)))
     assert outcome.layer, f"{outcome.wanted}; said: {outcome.first}"
     assert outcome.cause, f"{outcome.wanted}; said: {outcome.first}"
 
 
 def test_every_kind_is_planted():
     """The tests above and below plant each kind of fault that there is."""
-    tested = {scale_small, concat_scale, scale_large, bias_saturates, channels_swapped, missing_relu, wrong_pads}
-    tested |= {outlier_channel, dead_channel, normalised_wrongly, input_swapped, outlier_activation}
-    assert set(KINDS) == tested
+    tested = {
+        inject_small_scale,
+        inject_concat_scale,
+        inject_large_scale,
+        inject_saturated_bias,
+        inject_swapped_channels,
+        inject_missing_relu,
+        inject_wrong_pads,
+    }
+    tested |= {
+        inject_outlier_channel,
+        inject_dead_channel,
+        inject_wrong_normalization,
+        inject_swapped_input_channels,
+        inject_outlier_activation,
+    }
+    assert set(FAULT_INJECTORS) == tested
 
 
 def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
@@ -128,63 +148,70 @@ def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
     values, cut = Session(dense.model).run([nodes[0].output[0], nodes[1].output[0]], {dense.input: dense.calib})
     channel, gain = int(cut.max(axis=(0, 2, 3)).argmax()), 600.0
     _Weights(proto).affine(nodes[0], channel, gain, 15 * float(cut.max()) - gain * float(values[:, channel].max()))
-    joined = join(*map(source, dense.quantized(proto)), dense.data)
-    unknown = advise(joined, dense.data)[0]
+    joined = join_tensors(*map(open_source, dense.quantized(proto)), dense.data)
+    unknown = diagnose(joined, dense.data)[0]
     assert unknown.kind == "scale too small"
     given = [{"overrides": {name: {"scale": 8.0}}} for name in ("scores", unknown.layer)]
     for settings, named in (({"calibrator": "max"}, False), (given[0], False), (given[1], True)):
-        note_made(joined.other.graph, whole(joined.base.graph), settings)
-        first = advise(joined, dense.data)[0]
+        store_provenance(joined.other.graph, compute_output_digest(joined.base.graph), settings)
+        first = diagnose(joined, dense.data)[0]
         assert (first.kind == unknown.kind) == named
         assert named or first.options == ("--effort normal",)
 
 
 def test_the_scales_that_the_user_gave_are_known(dense):
     """By tensor, by pattern or by type, as the override says it."""
-    joined = Join(*map(source, (dense.model, dense.lowered)))
+    joined = TensorJoin(*map(open_source, (dense.model, dense.lowered)))
     for overrides in ({"block0_0_a": {"scale": 2.0}}, {"block0_0_[a]": {"scale": 2.0}, "scores": {"bits": 8}}):
-        note_made(joined.other.graph, whole(joined.base.graph), {"overrides": overrides})
-        assert _fixed(joined) == {"block0_0_a"}
-    note_made(joined.other.graph, whole(joined.base.graph), {"overrides": {"type:MaxPool": {"scale": 2.0}}})
-    assert _fixed(joined) == {"pool"}
-    note_made(joined.other.graph, whole(joined.base.graph), {"overrides": {"unknown": {"scale": 2.0}}})
-    assert not _fixed(joined)
+        store_provenance(joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": overrides})
+        assert _user_fixed_tensors(joined) == {"block0_0_a"}
+    store_provenance(
+        joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": {"type:MaxPool": {"scale": 2.0}}}
+    )
+    assert _user_fixed_tensors(joined) == {"pool"}
+    store_provenance(
+        joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": {"unknown": {"scale": 2.0}}}
+    )
+    assert not _user_fixed_tensors(joined)
 
 
 def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
     """A channel that leaves the others few bits, and a Relu left out behind it: this comes first."""
-    spoiled = outlier_channel(dense, np.random.default_rng(0))
+    spoiled = inject_outlier_channel(dense, np.random.default_rng(0))
     graph = ir.clone(spoiled.graph)
     users = Session(graph).floats
-    (relu,) = [node for node in graph.graph if node.op_type == "Relu"
-               and users.get(ir.written_name(node), ir.written_name(node)) in spoiled.layers]  # fmt: skip
-    name = users.get(ir.written_name(relu), ir.written_name(relu))
+    (relu,) = [
+        node
+        for node in graph.graph
+        if node.op_type == "Relu" and users.get(ir.output_name(node), ir.output_name(node)) in spoiled.layers
+    ]
+    name = users.get(ir.output_name(relu), ir.output_name(relu))
     for use in list(relu.outputs[0].uses()):
         use.node.replace_input_with(use.idx, relu.inputs[0])
     graph.graph.remove(relu)
-    joined = join(*map(source, (spoiled.model, graph)), dense.data)
-    found = advise(joined, dense.data)
+    joined = join_tensors(*map(open_source, (spoiled.model, graph)), dense.data)
+    found = diagnose(joined, dense.data)
     assert (found[0].kind, found[0].layer) == ("missing Relu", name)
     assert any(finding.kind == "outlier channel" for finding in found)
 
 
 def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
     """Also with a channel that leaves the others few bits."""
-    for spoiled in (None, outlier_channel(dense, np.random.default_rng(0))):
+    for spoiled in (None, inject_outlier_channel(dense, np.random.default_rng(0))):
         model, graph = (dense.model, dense.lowered) if spoiled is None else (spoiled.model, spoiled.graph)
         graph = ir.clone(graph)
-        graph.metadata_props.pop(KEY, None)
-        found = advise(join(*map(source, (model, graph)), dense.data), dense.data)
+        graph.metadata_props.pop(METADATA_KEY, None)
+        found = diagnose(join_tensors(*map(open_source, (model, graph)), dense.data), dense.data)
         assert not [finding for finding in found if finding.order == 1]
 
 
 def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):
     """Of a Conv's output that is the Relu's, too, and of all that a Concat joins; of nothing behind a layer."""
     one = {name: array[:1] for name, array in dense.data.items()}
-    rows = join(*map(source, (dense.model, dense.lowered)), one)
-    found = _of_same_scale({"block0_0_a"}, rows.rows, parents(rows))
+    rows = join_tensors(*map(open_source, (dense.model, dense.lowered)), one)
+    found = _extend_to_shared_scale({"block0_0_a"}, rows.rows, find_parent_rows(rows))
     assert found == {"block0_0_a", "block0_0_a_relu"}
-    shared = _of_same_scale({"block0_1_cat"}, rows.rows, parents(rows))
+    shared = _extend_to_shared_scale({"block0_1_cat"}, rows.rows, find_parent_rows(rows))
     assert {"block0_1_cat", "block0_1_b_relu"} <= shared
     assert not {"image", "block0_1_a", "scores"} & shared
 
@@ -192,38 +219,40 @@ def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):
 def test_what_a_given_scale_binds_is_not_called_the_users(dense):
     """One scale 8 times too large makes the rules of the chip bind others: that is told of them, behind the cause."""
     for seed in range(2):
-        spoiled = scale_large(dense, np.random.default_rng(seed))
+        spoiled = inject_large_scale(dense, np.random.default_rng(seed))
         assert find_first(spoiled).layer in spoiled.layers
 
 
 def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
     """They are told with those of the Relu behind, and apart from those of a layer of the same scale by chance."""
-    monkeypatch.setattr(advice, "same_scale", lambda *_: True)
-    rows = {name: ComparedTensor(name, (kind, ""), ("", "")) for name, kind in zip("abc", ("Conv", "Relu", "Conv"),
-                                                                                  strict=True)}  # fmt: skip
+    monkeypatch.setattr(advice, "has_same_scale", lambda *_: True)
+    rows = {
+        name: ComparedTensor(name, (kind, ""), ("", ""))
+        for name, kind in zip("abc", ("Conv", "Relu", "Conv"), strict=True)
+    }
     words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "level": 30.0}
     for kind, groups in (("dead channel", [("a", ("b",)), ("c", ())]), ("scale too large", [("a", ("b", "c"))])):
-        found = {name: finding_of(row, kind=kind, **words) for name, row in rows.items()}
-        made = advice._grouped(found, rows, {"a": [], "b": ["a"], "c": ["b"]})
+        found = {name: make_finding(row, kind=kind, **words) for name, row in rows.items()}
+        made = advice._group_findings(found, rows, {"a": [], "b": ["a"], "c": ["b"]})
         assert [(finding.layer, finding.also) for finding in made] == groups
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", FAULT_INJECTORS, ids=lambda kind: kind.__name__)
 def test_the_whole_table(sampled_dense, kind):
     """Four models of each kind, and two of a trained net where one lies beside the repository and has it.
 
-    Of them one may be missed. What plain scales have without a fault, too, is left out. `benchmarks.planted_remedies`
-    has all nets.
+    Of them one may be missed. What plain scales have without a fault, too, is left out.
+    `benchmarks.fault_injection_advice` has all nets.
     """
     nets = [(sampled_dense, 4)] + ([(NETS["resnet"](), 2)] if "resnet" in NETS else [])
-    there = [(net, many) for net, many in nets if KINDS.index(kind) in kinds_of(net)]
+    there = [(net, many) for net, many in nets if FAULT_INJECTORS.index(kind) in get_applicable_faults(net)]
     found = []
     for net, many in there:
         spoiled = [kind(net, np.random.default_rng(seed)) for seed in range(many)]
         plain = compare(*net.quantized(net.proto), net.data).findings if spoiled[0].line == PLAIN else ()
         own = {(finding.kind, finding.layer) for finding in plain}
-        found += [judged(one, own) for one in spoiled]
+        found += [evaluate_first_finding(one, own) for one in spoiled]
     missed = [f"{o.wanted}; said: {o.first}" for o in found if not (o.layer and o.cause)]
     assert len(found) >= 4
     assert len(missed) <= 1, missed

@@ -7,9 +7,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.clipped_inputs import doubled
-from lingeronnx.analysis.compare.join import join
-from lingeronnx.analysis.compare.sources import FloatSource, source
+from lingeronnx.analysis.compare.clipped_inputs import duplicate_with_clipped_inputs
+from lingeronnx.analysis.compare.join import join_tensors
+from lingeronnx.analysis.compare.sources import FloatSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
@@ -42,7 +42,7 @@ def test_each_layer_reads_cut_values_of_the_model_as_it_is():
     real = {"x": x, "a": x @ arrays["W"]}
     real["r"] = np.maximum(real["a"], 0)
     held = {"x": StoredForm(Affine(128.0, 8)), "r": StoredForm(Affine(128.0, 8), (1.0, 2.0, 4.0, 1.0, 1.0, 0.5))}
-    graph, names = doubled(ir.from_proto(proto), held, real)
+    graph, names = duplicate_with_clipped_inputs(ir.from_proto(proto), held, real)
     found = {names[name]: array for name, array, _ in FloatRunner(graph, {*names}).run({"x": x})}
     factor = np.array(held["r"].factor)
     cut = np.clip(x, -1, 127 / 128), np.minimum(real["r"], 127 / 128 / factor)
@@ -68,7 +68,7 @@ def test_the_layers_behind_a_narrow_scale_are_not_blamed(platform):
     """The narrow tensor alone loses; all others have the level that they have without the fault, or nearly."""
     model, data = nets.residual(), nets.samples(nets.residual(), 16, seed=3)
     good, bad = (
-        join(source(model), source(quantized(model, platform, effort="fast", overrides=fixed)), data)
+        join_tensors(open_source(model), open_source(quantized(model, platform, effort="fast", overrides=fixed)), data)
         for fixed in ({}, NARROW)
     )
     assert bad.rows["t2"].judged.sqnr < 18

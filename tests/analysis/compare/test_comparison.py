@@ -10,8 +10,8 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.comparison import Comparison
-from lingeronnx.analysis.compare.option_trials import GAIN
-from lingeronnx.json_values import plain as plain_values
+from lingeronnx.analysis.compare.option_trials import MIN_GAIN_DB
+from lingeronnx.json_values import to_json_value as plain_values
 from lingeronnx.run.session import Session
 from tests.compat.test_two_models import net
 from tests.nets import depthwise, plain, residual, samples
@@ -100,12 +100,12 @@ def test_options_are_advised_by_what_they_gave(compared) -> None:
     assert tried is not None
     assert set(tried["best"]) <= every
     if tried["best"]:
-        assert tried["value"] - tried["now"] >= GAIN
+        assert tried["value"] - tried["now"] >= MIN_GAIN_DB
         assert said["options"] in text
-        assert tried["value"] > tried["every"] - GAIN
+        assert tried["value"] > tried["every"] - MIN_GAIN_DB
     else:
-        assert f"No option gives {GAIN:g} dB" in text
-        assert tried["every"] - tried["now"] < GAIN
+        assert f"No option gives {MIN_GAIN_DB:g} dB" in text
+        assert tried["every"] - tried["now"] < MIN_GAIN_DB
         assert said["options"] == ""
     assert ("All options together:" in text) == (bool(tried["best"]) and set(tried["best"]) == every)
     if "All options together:" in text:

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from lingeronnx.analysis.compare.finding import beyond, finding_of, override
+from lingeronnx.analysis.compare.finding import format_distinct_from, format_override, make_finding
 from lingeronnx.analysis.compare.join import ComparedTensor
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 
@@ -30,7 +30,7 @@ def row(sqnr):
 
 @pytest.mark.parametrize("sqnr, level, weight", [(20.0, None, 15.0), (50.0, None, 0.0), (20.0, 5.0, 30.0)])
 def test_the_weight_is_what_is_missing_to_8_bits(sqnr, level, weight):
-    finding = finding_of(
+    finding = make_finding(
         row(sqnr), kind="scale too large", measured="m", limit="l", remedy="r", options=("--o",), order=1, level=level
     )
     assert finding.weight == weight
@@ -40,19 +40,23 @@ def test_the_weight_is_what_is_missing_to_8_bits(sqnr, level, weight):
 
 
 def test_an_option_is_ready_to_paste():
-    assert override(row(1.0), "bits:16") == "--override 't 1=bits:16'"
+    assert format_override(row(1.0), "bits:16") == "--override 't 1=bits:16'"
 
 
 def test_an_option_with_a_name_that_cannot_be_seen():
     """A shell reads the name from the escapes; the text turns no writing round."""
     name = "t\u202egnp"
     given = ComparedTensor(name, ("Conv", "Conv2dInt"), ("conv", "conv_q"), pair=Measured(1.0))
-    word = override(given, "bits:16")
+    word = format_override(given, "bits:16")
     assert word.isprintable()
     bash = shutil.which("bash")
     if bash is not None:
-        done = subprocess.run([bash, "-c", f"printf %s {word.split(' ', 1)[1]}"], capture_output=True, check=True,
-                              env={"LC_ALL": "C.UTF-8"})  # fmt: skip
+        done = subprocess.run(
+            [bash, "-c", f"printf %s {word.split(' ', 1)[1]}"],
+            capture_output=True,
+            check=True,
+            env={"LC_ALL": "C.UTF-8"},
+        )
         assert done.stdout.decode() == f"{name}=bits:16"
 
 
@@ -60,4 +64,4 @@ def test_an_option_with_a_name_that_cannot_be_seen():
     "value, limit, text", [(10.04, 10.0, "10.04"), (12.0, 10.0, "12.0"), (0.3, 10.0, "0.3"), (9.9999, 10.0, "9.9999")]
 )
 def test_a_number_never_reads_as_its_limit(value, limit, text):
-    assert beyond(value, limit) == text
+    assert format_distinct_from(value, limit) == text

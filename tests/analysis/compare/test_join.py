@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.join import ComparedTensor, Join, join
-from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, source
+from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_tensors
+from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
@@ -20,8 +20,8 @@ def spoiled(graph, tensor):
     """Return the graph with the weight of the layer that writes `tensor` turned round, channel by channel."""
     copy = ir.clone(graph)
     node = next(n for n in copy.graph if any(v.name == tensor for v in n.outputs))
-    weight = ir.const(node.inputs[1])
-    ir.fill(node.inputs[1], np.ascontiguousarray(weight[::-1]))
+    weight = ir.const_value(node.inputs[1])
+    ir.set_initializer_value(node.inputs[1], np.ascontiguousarray(weight[::-1]))
     return copy
 
 
@@ -31,9 +31,9 @@ def test_every_tensor_of_both_is_measured(net):
     """The plan in float and the integers are both near the float model, tensor by tensor, and near each other."""
     model = net()
     data, q = samples(model, 20, seed=3), quantized(model, "venus")
-    integers = join(source(model), source(q), data)
-    planned = join(source(model), PlannedSource(q.float_graph, q.plan), data)
-    both = join(PlannedSource(q.float_graph, q.plan), source(q), data)
+    integers = join_tensors(open_source(model), open_source(q), data)
+    planned = join_tensors(open_source(model), PlannedSource(q.float_graph, q.plan), data)
+    both = join_tensors(PlannedSource(q.float_graph, q.plan), open_source(q), data)
     assert integers.samples == planned.samples == both.samples == 20
     for name, row in integers.rows.items():
         assert row.local is not None
@@ -53,9 +53,9 @@ def test_equalized_channels_are_no_error():
     q, data = quantized(model, "venus"), samples(model, 8, seed=5)
     moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
     assert moved
-    found = join(source(model), source(q), data)
+    found = join_tensors(open_source(model), open_source(q), data)
     stored = {n: (a, held) for n, a, held in q.session().tensors(data) if held is not None}
-    plain_copy = join(source(model), DumpSource(stored), data)
+    plain_copy = join_tensors(open_source(model), DumpSource(stored), data)
     for name, factor in moved.items():
         row = found.rows[name]
         assert row.held.factor == tuple(factor)
@@ -68,27 +68,27 @@ def test_a_local_error_stays_where_it_is_made():
     model = residual()
     q, data = quantized(model, "venus"), samples(model, 16, seed=7)
     bad = spoiled(q.graph, "t2")
-    good, found = (join(source(model), source(graph), data) for graph in (q.graph, bad))
+    good, found = (join_tensors(open_source(model), open_source(graph), data) for graph in (q.graph, bad))
     for name, row in found.rows.items():
         if name == "t2":
             assert row.judged.sqnr < 5
         else:
             assert row.local.to_dict() == good.rows[name].local.to_dict()
     assert found.rows["t5"].pair.sqnr < good.rows["t5"].pair.sqnr - 6
-    planned = join(source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data)
+    planned = join_tensors(open_source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data)
     assert [n for n, r in planned.rows.items() if r.judged.sqnr < 15] == ["t2"]
-    between = join(source(q.graph), source(bad), data)
+    between = join_tensors(open_source(q.graph), open_source(bad), data)
     assert [n for n, r in between.rows.items() if r.local.sqnr < 100] == ["t2"]
 
 
 def test_parts_merged_in_order_are_the_whole_to_the_bit():
     model = concat()
     q, data = quantized(model, "venus"), samples(model, 12)["x"]
-    sides = source(model), source(q)
-    whole, merged = Join(*sides), Join(*sides)
+    sides = open_source(model), open_source(q)
+    whole, merged = TensorJoin(*sides), TensorJoin(*sides)
     for part in np.split(data, 3):
         whole.add({"x": part})
-        one = Join(*sides)
+        one = TensorJoin(*sides)
         one.add({"x": part})
         merged.merge(one.part)
     assert merged.samples == whole.samples == 12
@@ -105,24 +105,24 @@ def test_a_dump_is_what_was_dumped(tmp_path):
     q, data = quantized(model, "venus"), samples(model, 10)
     q.save(tmp_path / "q.onnx")
     lo.api.simulate(tmp_path / "q.onnx", data, dump=tmp_path / "dump", batch=3)
-    from_dump = join(source(tmp_path / "q.onnx"), source(tmp_path / "dump"), data, batch=4)
+    from_dump = join_tensors(open_source(tmp_path / "q.onnx"), open_source(tmp_path / "dump"), data, batch=4)
     assert {"t0", "t3", "y"} <= from_dump.rows.keys()
     for row in from_dump.rows.values():
         assert (row.pair.cosine, row.pair.mse, row.local) == (1.0, 0.0, None)
     with pytest.raises(DataError, match="holds 10 samples of"):
-        join(source(model), source(tmp_path / "dump"), samples(model, 11))
+        join_tensors(open_source(model), open_source(tmp_path / "dump"), samples(model, 11))
     (tmp_path / "dump" / "index.json").write_text("{")
     with pytest.raises(DataError, match="no dump with a readable index"):
-        source(tmp_path / "dump")
+        open_source(tmp_path / "dump")
 
 
 def test_what_cannot_be_compared():
     model = plain()
     with pytest.raises(DataError, match="no tensor in common"):
-        join(source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
+        join_tensors(open_source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
     with pytest.raises(lo.ConfigError, match="cannot be compared"):
-        source(3)
-    assert isinstance(source(source(model)), FloatSource)
+        open_source(3)
+    assert isinstance(open_source(open_source(model)), FloatSource)
     with pytest.raises(lo.ConfigError, match="forced in integer graphs only"):
         lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
 
@@ -167,5 +167,5 @@ def test_the_window_of_a_clip(stored):
     held = [net.const(e) if stored else net.node("Constant", value=onnx.numpy_helper.from_array(e)) for e in ends]
     net.node("Clip", net.node("Conv", "x", net.const(np.ones((4, 4, 1, 1), np.float32)), out="c"), *held, out="y")
     model = net.graph("y")
-    rows = join(source(model), source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}).rows
+    rows = join_tensors(open_source(model), open_source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}).rows
     assert next(row.window for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)

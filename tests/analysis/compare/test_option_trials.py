@@ -8,15 +8,21 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.alike import visible
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
-from lingeronnx.analysis.compare.first_responses import answered
-from lingeronnx.analysis.compare.join import Join, join
-from lingeronnx.analysis.compare.option_trials import GAIN, TriedOptions, _Trial, ranked, tried
-from lingeronnx.analysis.compare.sources import source
+from lingeronnx.analysis.compare.input_layout import check_input_layout
+from lingeronnx.analysis.compare.join import TensorJoin, join_tensors
+from lingeronnx.analysis.compare.option_trials import (
+    MIN_GAIN_DB,
+    OptionTrialResult,
+    _OptionTrial,
+    rank_findings,
+    try_options,
+)
+from lingeronnx.analysis.compare.sources import open_source
 from lingeronnx.graph import ir
-from lingeronnx.run.origin import made_with
+from lingeronnx.message_grouping import escape_invisible
+from lingeronnx.run.provenance import load_quantize_settings
 from tests.compat.test_two_models import net
 from tests.each import check_each
 from tests.nets import Net
@@ -29,9 +35,9 @@ def finding(*options: str, **more: str) -> LayerFinding:
     return LayerFinding(**words, remedy="r", options=options, weight=1.0, order=2)
 
 
-def join_models(model: ir.Graph, quantized: lo.QuantizedModel) -> Join:
+def join_models(model: ir.Model, quantized: lo.QuantizedModel) -> TensorJoin:
     """Join both models on the samples, without trials of options."""
-    return join(source(model), source(quantized), WILD)
+    return join_tensors(open_source(model), open_source(quantized), WILD)
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +51,18 @@ def test_what_is_advised_was_tried(compared) -> None:
     """No more than the best is advised, and it gives at least half a dB; the text tells what it gave."""
     found = compared.tried
     assert found is not None
-    assert found.value > found.every - GAIN
-    assert not found.best or found.value >= found.now + GAIN
+    assert found.value > found.every - MIN_GAIN_DB
+    assert not found.best or found.value >= found.now + MIN_GAIN_DB
     assert compared.options == " ".join(found.best)
-    assert "tried on these data" in compared.advice() or f"No option gives {GAIN:g} dB" in compared.advice()
+    assert "tried on these data" in compared.advice() or f"No option gives {MIN_GAIN_DB:g} dB" in compared.advice()
 
 
 def test_a_harmful_option_is_left_out(compared) -> None:
     """With an option that spoils a tensor, all together are worse than the best alone."""
     harm = "--override second=scale:2^-3"
-    found = tried(compared.join, [finding("--effort normal"), finding(harm)], WILD)
+    found = try_options(compared.join, [finding("--effort normal"), finding(harm)], WILD)
     assert found.best == ("--effort normal",)
-    assert found.value > found.every + GAIN
+    assert found.value > found.every + MIN_GAIN_DB
     told = replace(compared, findings=[finding("--effort normal"), finding(harm)], tried=found).advice()
     assert "The options that give 0.5 dB each" in told
     assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
@@ -67,14 +73,14 @@ def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
     model = net()
     wrong = {"second": {"scale": 2.0**9}}
     made = lo.quantize(model, WILD, platform="venus", overrides=wrong)
-    assert made_with(made.graph) == {"overrides": wrong}
+    assert load_quantize_settings(made.graph) == {"overrides": wrong}
     found = join_models(model, made)
     idle, right = "--effort normal", "--override second=scale:2^3"
-    gave = tried(found, [finding(idle), finding(right)], WILD)
+    gave = try_options(found, [finding(idle), finding(right)], WILD)
     assert gave.best == (right,)
     again = lo.quantize(model, WILD, platform="venus", overrides={"second": {"scale": 2.0**3}})
     levels = [min(joined.outputs.values()) for joined in (found, join_models(model, again))]
-    assert levels[1] - levels[0] > GAIN
+    assert levels[1] - levels[0] > MIN_GAIN_DB
     assert abs((levels[1] - levels[0]) - (gave.value - gave.now)) < 3
 
 
@@ -86,7 +92,7 @@ def test_without_options_the_trial_is_the_graph() -> None:
         made = lo.quantize(model, data, platform="venus", effort="fast", overrides=own)
         found = join_models(model, made)
         levels += found.outputs.values()
-        gave = tried(found, [finding("--override second=scale:2^-2")], WILD)
+        gave = try_options(found, [finding("--override second=scale:2^-2")], WILD)
         assert gave.now == pytest.approx(levels[-1], abs=0.5)
     assert levels[1] > levels[0] + 5
 
@@ -99,7 +105,7 @@ def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
         found = join_models(model, lo.quantize(model, WILD, platform="venus", overrides=overrides))
         levels += found.outputs.values()
         if overrides is wrong:
-            trial = _Trial(found.base, found.other, WILD).with_refined_weights
+            trial = _OptionTrial(found.base, found.other, WILD).with_refined_weights
     assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(levels, abs=1e-6)
 
 
@@ -107,24 +113,24 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
     """Where rounding alone tells no difference, wrong scales are tried as `quantize` makes them."""
     made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
     found = join_models(net(), made)
-    given = _Trial.value
-    monkeypatch.setattr(_Trial, "value", lambda self, words: given(self, words) if self.refined else 20.0)
+    given = _OptionTrial.value
+    monkeypatch.setattr(_OptionTrial, "value", lambda self, words: given(self, words) if self.refined else 20.0)
     right = replace(finding("--override second=scale:2^-1"), order=1)
-    gave = tried(found, [right], WILD)
+    gave = try_options(found, [right], WILD)
     assert gave.refined
     assert gave.best == right.options
-    assert gave.value >= gave.now + GAIN
-    assert not tried(found, [replace(right, order=2)], WILD).best
+    assert gave.value >= gave.now + MIN_GAIN_DB
+    assert not try_options(found, [replace(right, order=2)], WILD).best
     assert "weights refined" in replace(compared, findings=[right], tried=gave).advice()
 
 
 def test_options_that_help_nothing_are_not_advised(compared) -> None:
     harm = "--override second=scale:2^-3"
-    found = tried(compared.join, [finding(harm)], WILD)
+    found = try_options(compared.join, [finding(harm)], WILD)
     assert found.best == ()
     told = replace(compared, findings=[finding(harm)], tried=found)
     assert told.options == ""
-    assert f"No option gives {GAIN:g} dB" in told.advice()
+    assert f"No option gives {MIN_GAIN_DB:g} dB" in told.advice()
 
 
 def test_the_shape_is_that_of_all_data(compared) -> None:
@@ -135,8 +141,8 @@ def test_the_shape_is_that_of_all_data(compared) -> None:
 
 
 def test_names_cannot_turn_the_writing_round() -> None:
-    assert visible("a\u202eb\u200bc\x07") == "a\\u202eb\\u200bc\\x07"
-    assert visible("/m/conv é 名") == "/m/conv é 名"
+    assert escape_invisible("a\u202eb\u200bc\x07") == "a\\u202eb\\u200bc\\x07"
+    assert escape_invisible("/m/conv é 名") == "/m/conv é 名"
 
 
 def test_texts_are_readable_at_80_columns(compared) -> None:
@@ -161,8 +167,11 @@ def test_recurrent_layers_have_a_row(kind) -> None:
     flat = made.node("Squeeze", y, made.const(np.array([1], np.int64)))
     graph = made.graph(made.node("Relu", flat, out="y"))
     data = {"x": np.random.default_rng(0).standard_normal((8, 5, 4)).astype(np.float32)}
-    (row,) = [row for row in lo.compare(graph, lo.quantize(graph, data, platform="generic"), data).rows
-              if row.kinds[0] == kind]  # fmt: skip
+    (row,) = [
+        row
+        for row in lo.compare(graph, lo.quantize(graph, data, platform="generic"), data).rows
+        if row.kinds[0] == kind
+    ]
     assert row.pair.sqnr > 20
     assert row.whole == (8, 5, 6)
 
@@ -175,7 +184,7 @@ def pictures(count: int = 64) -> np.ndarray:
     return (smooth * gain + shift).astype(np.float32)
 
 
-def normed(data: np.ndarray | None) -> ir.Graph:
+def normed(data: np.ndarray | None) -> ir.Model:
     """Conv, and behind it a BatchNormalization that holds the moments of what it was trained with."""
     made = Net(3, 16, 16, seed=5)
     conv = made.conv("x", (8, 3, 3, 3), out="conv")
@@ -188,39 +197,39 @@ def normed(data: np.ndarray | None) -> ir.Graph:
 
 def test_turned_pictures_are_found_by_what_the_first_layer_answers() -> None:
     right = pictures()
-    base = source(normed(right))
-    assert answered(base, "x", {"x": right}).kind == ""
+    base = open_source(normed(right))
+    assert check_input_layout(base, "x", {"x": right}).kind == ""
     turned = np.ascontiguousarray(right.swapaxes(2, 3))
-    assert answered(base, "x", {"x": turned}).kind == "input height and width swapped"
-    assert answered(base, "x", {"x": np.ascontiguousarray(right[:, ::-1])}).kind == "input channels swapped"
+    assert check_input_layout(base, "x", {"x": turned}).kind == "input height and width swapped"
+    assert check_input_layout(base, "x", {"x": np.ascontiguousarray(right[:, ::-1])}).kind == "input channels swapped"
 
 
 def test_what_cannot_be_told_is_said() -> None:
     right = pictures()
-    assert "no BatchNormalization" in answered(source(normed(None)), "x", {"x": right}).open
-    assert "from 8 samples" in answered(source(normed(right)), "x", {"x": right[:8]}).open
+    assert "no BatchNormalization" in check_input_layout(open_source(normed(None)), "x", {"x": right}).open
+    assert "from 8 samples" in check_input_layout(open_source(normed(right)), "x", {"x": right[:8]}).open
     alike = np.random.default_rng(0).standard_normal((64, 1, 16, 16)).repeat(3, axis=1).astype(np.float32)
-    assert "cannot be told from channels" in answered(source(normed(alike)), "x", {"x": alike}).open
+    assert "cannot be told from channels" in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).open
 
 
 def test_what_gives_most_comes_first_of_what_was_tried() -> None:
     """Behind findings without an option: nothing behind wrong data or a broken layer can be judged."""
     data, one, other, more = finding(), finding("--a"), finding("--b"), finding("--b", layer="more")
-    gave = TriedOptions(("--b",), 9.0, 9.0, 1.0, 1.0)
-    assert ranked([one, other, more], gave) == [other, one, more]
-    assert ranked([data, one, other, more], gave) == [data, other, one, more]
-    assert ranked([one, data, other], gave) == [one, data, other]
-    assert ranked([other, one], gave) == [other, one]
+    gave = OptionTrialResult(("--b",), 9.0, 9.0, 1.0, 1.0)
+    assert rank_findings([one, other, more], gave) == [other, one, more]
+    assert rank_findings([data, one, other, more], gave) == [data, other, one, more]
+    assert rank_findings([one, data, other], gave) == [one, data, other]
+    assert rank_findings([other, one], gave) == [other, one]
     for same in (None, replace(gave, best=())):
-        assert ranked([one, other], same) == [one, other]
-    assert ranked([], gave) == []
+        assert rank_findings([one, other], same) == [one, other]
+    assert rank_findings([], gave) == []
 
 
 def test_a_gain_is_more_than_the_trial_is_off() -> None:
     """Planned anew without any option the outputs have 20 dB, the graph itself `graph`: so far are trials off."""
 
     def check(value: float, graph: float, sure: bool) -> None:
-        assert TriedOptions(("--a",), value, value, 20.0, graph).sure == sure
+        assert OptionTrialResult(("--a",), value, value, 20.0, graph).sure == sure
 
     near = ((20.6, 20.0, True), (20.4, 20.0, False), (22.0, 23.0, False))
     check_each(check, (*near, (24.0, 17.0, True), (22.0, 17.0, False)))
@@ -228,9 +237,9 @@ def test_a_gain_is_more_than_the_trial_is_off() -> None:
 
 def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch) -> None:
     found = compared.join
-    monkeypatch.setattr(_Trial, "value", lambda self, words: 21.0 if words else 20.0)
-    monkeypatch.setattr(_Trial, "graph", 25.0)
-    gave = tried(found, [finding("--effort normal")], WILD)
+    monkeypatch.setattr(_OptionTrial, "value", lambda self, words: 21.0 if words else 20.0)
+    monkeypatch.setattr(_OptionTrial, "graph", 25.0)
+    gave = try_options(found, [finding("--effort normal")], WILD)
     assert gave.best == ()
     text = replace(compared, findings=[finding("--effort normal")], tried=gave).advice()
     assert "No option is sure to give 0.5 dB: with all options 21 dB, without 20 dB" in text

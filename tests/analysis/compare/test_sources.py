@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.real_values import RealValues
-from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, IntegerSource, PlannedSource, source
+from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, IntegerSource, PlannedSource, open_source
 from lingeronnx.errors import ConfigError, DataError
 from tests import nets
 from tests.artefacts import quantized
@@ -21,20 +21,20 @@ def made():
 
 def test_each_kind_finds_its_source(made, tmp_path):
     model, quantized, x = made
-    assert isinstance(source(model), FloatSource)
-    assert isinstance(source(quantized), IntegerSource)
-    assert isinstance(source(quantized.session()), IntegerSource)
+    assert isinstance(open_source(model), FloatSource)
+    assert isinstance(open_source(quantized), IntegerSource)
+    assert isinstance(open_source(quantized.session()), IntegerSource)
     lo.simulate(quantized.session(), x, dump=tmp_path / "d")
-    assert isinstance(source(tmp_path / "d"), DumpSource)
+    assert isinstance(open_source(tmp_path / "d"), DumpSource)
     planned = PlannedSource(quantized.float_graph, quantized.plan)
-    assert source(planned) is planned
+    assert open_source(planned) is planned
     with pytest.raises(ConfigError, match="a int cannot be compared"):
-        source(1)
+        open_source(1)
 
 
 def test_a_folder_that_is_no_dump(tmp_path):
     with pytest.raises(DataError, match="is no dump with a readable index.json"):
-        source(tmp_path)
+        open_source(tmp_path)
 
 
 def test_a_dump_is_read_sample_by_sample_and_ends(made):

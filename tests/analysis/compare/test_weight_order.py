@@ -10,7 +10,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.analysis.compare.weight_order import swapped_rows
+from lingeronnx.analysis.compare.weight_order import find_swapped_channels
 from lingeronnx.graph import ir
 from tests.nets import Net, depthwise, plain
 
@@ -20,7 +20,7 @@ def layers(net):
 
     An average by weights of one value has no bias, and is none of them.
     """
-    shape = [d if isinstance(d, int) else 16 for d in ir.shape(net.graph.inputs[0])]
+    shape = [d if isinstance(d, int) else 16 for d in ir.get_shape(net.graph.inputs[0])]
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     graph = lo.quantize(net, {"x": data}, platform="venus", effort="fast").graph
     ours = [node for node in graph.graph if node.op_type in ("Conv2dInt", "LinearInt") and len(node.inputs) > 2]
@@ -43,49 +43,49 @@ def test_the_two_that_were_swapped_are_told(build):
     """Whichever two; and nothing of the layers as they were made, nor where signs are turned round."""
     rng = np.random.default_rng(1)
     for ours, theirs in layers(build()):
-        weight = np.array(ir.const(ours.inputs[1]))
-        assert swapped_rows(ours, theirs) == []
+        weight = np.array(ir.const_value(ours.inputs[1]))
+        assert find_swapped_channels(ours, theirs) == []
         for _ in range(5):
             pair = sorted(rng.choice(len(weight), 2, replace=False))
             changed = weight.copy()
             changed[pair] = -weight[pair[::-1]]
-            ir.fill(ours.inputs[1], changed)
-            assert swapped_rows(ours, theirs) == [tuple(pair)]
-        ir.fill(ours.inputs[1], weight)
+            ir.set_initializer_value(ours.inputs[1], changed)
+            assert find_swapped_channels(ours, theirs) == [tuple(pair)]
+        ir.set_initializer_value(ours.inputs[1], weight)
 
 
 def test_a_row_of_a_few_counts_is_told_by_the_other():
     """Its own direction is rounding's; a row that holds another's and nothing of its own is enough."""
     ours, theirs = layers(plain())[1]
-    meant, made = (np.array(ir.const(node.inputs[1])) for node in (theirs, ours))
+    meant, made = (np.array(ir.const_value(node.inputs[1])) for node in (theirs, ours))
     meant[3] *= 1e-3
-    ir.fill(theirs.inputs[1], meant)
+    ir.set_initializer_value(theirs.inputs[1], meant)
     made[3] = made[5]
     made[5] = 0
     made[5, 0, 0, 0] = 1
-    ir.fill(ours.inputs[1], made)
-    assert swapped_rows(ours, theirs) == [(3, 5)]
+    ir.set_initializer_value(ours.inputs[1], made)
+    assert find_swapped_channels(ours, theirs) == [(3, 5)]
 
 
 def test_factors_of_inputs_are_taken_out():
     """Equalization multiplies inputs by up to a hundred times each other: without them rows look strange."""
     ours, theirs = layers(plain())[1]
     factor = np.geomspace(0.1, 10, 8)
-    weight = np.array(ir.const(theirs.inputs[1])) / factor.reshape(1, 8, 1, 1)
+    weight = np.array(ir.const_value(theirs.inputs[1])) / factor.reshape(1, 8, 1, 1)
     made = np.rint(weight * 127 / np.abs(weight).max()).astype(np.int8)
     made[[0, 6]] = made[[6, 0]]
-    ir.fill(ours.inputs[1], made)
-    assert swapped_rows(ours, theirs, tuple(factor)) == [(0, 6)]
+    ir.set_initializer_value(ours.inputs[1], made)
+    assert find_swapped_channels(ours, theirs, tuple(factor)) == [(0, 6)]
 
 
 def test_what_cannot_be_compared_is_not():
     (depth, theirs), (other, _) = layers(depthwise())[2], layers(plain())[0]
-    assert swapped_rows(other, theirs) == []  # of another form
-    weight = np.array(ir.const(depth.inputs[1]))
+    assert find_swapped_channels(other, theirs) == []  # of another form
+    weight = np.array(ir.const_value(depth.inputs[1]))
     alike = np.broadcast_to(weight[:1], weight.shape).copy()  # rows of one direction have no order
-    ir.fill(theirs.inputs[1], alike.astype(np.float32))
-    ir.fill(depth.inputs[1], alike)
-    assert swapped_rows(depth, theirs) == []
+    ir.set_initializer_value(theirs.inputs[1], alike.astype(np.float32))
+    ir.set_initializer_value(depth.inputs[1], alike)
+    assert find_swapped_channels(depth, theirs) == []
 
 
 def test_a_swap_is_told_where_no_sample_shows_it():

@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.analysis.profile.outliers import OUTPUTS, WEIGHTS, Outputs, grid, rows_of
-from tests.examples import examples
+from lingeronnx.analysis.profile.outliers import (
+    OUTPUT_COLUMNS,
+    WEIGHT_COLUMNS,
+    OutputCollector,
+    compute_outlier_rows,
+    format_outlier_table,
+)
+from tests.case_selection import limit_examples
 from tests.nets import Net, plain
 
 HEAD_W = "Layer_name | Mean | Max | Multiple | Dynamic 0.99 | Versu"
@@ -47,7 +53,7 @@ def test_weights_against_numpy(tmp_path) -> None:
     state = {"a.weight": rng.standard_normal((8, 5)), "b.weight": spiked, "a.num_batches_tracked": np.array(7)}
     rows = lo.compat.wb_analyse(state, log=tmp_path / "w.log")
     table = cells((tmp_path / "w.log").read_text())
-    assert " | ".join(table[0]) == HEAD_W == " | ".join(WEIGHTS)
+    assert " | ".join(table[0]) == HEAD_W == " | ".join(WEIGHT_COLUMNS)
     assert [line[0] for line in table[1:]] == ["a.weight", "b.weight", "!!!", "a.num_batches_tracked"]
     assert table[3] == ["!!!"] * 6
     for row, array in zip(rows, state.values(), strict=True):
@@ -57,13 +63,13 @@ def test_weights_against_numpy(tmp_path) -> None:
 
 
 def test_zeros_are_no_outlier_and_nan_is_one() -> None:
-    zeros, sparse, broken = rows_of({"z": np.zeros(3), "s": np.eye(1, 1000), "n": np.array([1.0, np.nan])})
+    zeros, sparse, broken = compute_outlier_rows({"z": np.zeros(3), "s": np.eye(1, 1000), "n": np.array([1.0, np.nan])})
     assert (zeros.multiple, zeros.versu, zeros.outlier) == (1, 1, False)
     assert math.isinf(sparse.versu)
     assert sparse.outlier
     assert broken.outlier
-    assert rows_of({"empty": np.zeros((0, 3)), "text": np.array(["a"])}) == []
-    assert "!!!" in grid([broken], WEIGHTS)
+    assert compute_outlier_rows({"empty": np.zeros((0, 3)), "text": np.array(["a"])}) == []
+    assert "!!!" in format_outlier_table([broken], WEIGHT_COLUMNS)
 
 
 def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
@@ -80,13 +86,13 @@ def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-@examples(40)
+@limit_examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 1500), st.integers(1, 8), st.floats(1, 12))
 def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, spread) -> None:
     """Law: mean, Max and Multiple to rounding; Dynamic exactly up to 4096 elements, else to Max / 4096."""
     rng = np.random.default_rng(seed)
     array = (rng.standard_normal((rows, columns)) * np.exp(spread * rng.standard_normal(columns))).astype(np.float32)
-    seen = Outputs()
+    seen = OutputCollector()
     for part in np.array_split(array, min(cut, rows)):
         seen.add("t", part, None)
     (row,) = seen.rows()
@@ -124,7 +130,7 @@ def test_dumper_over_calls(nets, tmp_path) -> None:
         d.save_out_analyse_log(save_log_path=tmp_path / "Analyse_layer_output.log")
     session(100 * x)  # no longer watched
     table = cells((tmp_path / "Analyse_layer_output.log").read_text())
-    assert " | ".join(table[0]) == HEAD_O == " | ".join(OUTPUTS)
+    assert " | ".join(table[0]) == HEAD_O == " | ".join(OUTPUT_COLUMNS)
     lines = {line[0]: line[1:] for line in table[1:] if line[0] != "!!!"}
     nodes = {f"root.{node.name}": str(node.outputs[0].name) for node in session.model.graph}
     assert list(lines) == list(nodes)

@@ -3,7 +3,7 @@
 import numpy as np
 
 import lingeronnx as lo
-from lingeronnx.analysis.profile.page import page
+from lingeronnx.analysis.profile.page import render_profile_page
 from tests.nets import plain
 from tests.pages.test_document import data, self_contained
 
@@ -14,7 +14,7 @@ def test_the_rows_are_those_of_the_profile(tmp_path):
     found = lo.profile(plain(), {"x": X}, tmp_path / "p", types=["Conv"])
     text = (tmp_path / "p" / "profile.html").read_text()
     assert self_contained(text)
-    assert text == page(found, "the model", types=["Conv"])
+    assert text == render_profile_page(found, "the model", types=["Conv"])
     assert data(text, "profile") == found.to_dict(types=["Conv"])
     assert text.count('<tr role="row">') == 1 + len(found.chosen(types=["Conv"]))
     (read,) = (row for row in found.to_dict() if row["tensor"] == "x" and row["op"] == "Conv")
@@ -27,4 +27,4 @@ def test_names_cannot_break_out_of_the_page():
     net = plain()
     next(iter(net.graph)).name = "<script>alert(1)</script>"
     found = lo.profile(net, {"x": X})
-    assert "<script>alert" not in page(found, "<b>.onnx")
+    assert "<script>alert" not in render_profile_page(found, "<b>.onnx")

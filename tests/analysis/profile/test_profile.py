@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.analysis.profile.profile import COLUMNS, entries, origin
+from lingeronnx.analysis.profile.profile import COLUMNS, list_operator_tensors, source_location
 from lingeronnx.graph import ir
 from tests.analysis.profile.test_events import read_events
 
@@ -33,7 +33,7 @@ def test_every_row_against_numpy(made) -> None:
     home, x, _ = made
     session = lo.Session(home / "net.onnx")
     real = {name: array for name, array, _ in session.taps({"x": x})}
-    real |= {name: ir.const(value) for name, value in session.model.graph.initializers.items()}
+    real |= {name: ir.const_value(value) for name, value in session.model.graph.initializers.items()}
     rows = table((home / "p" / "statistic.txt").read_text())
     assert " | ".join(rows[0]) == HEAD == " | ".join(COLUMNS)
     operators = list(dict.fromkeys(row["Mod Name"] for row in rows))
@@ -67,8 +67,8 @@ def test_integers_count_as_the_users_values(made) -> None:
         factor = np.array(moved[user]).reshape(1, -1, 1, 1)
     assert rows["output"]["max"] == pytest.approx((array / scale / factor).max(), rel=1e-6)
     assert (rows["output"]["dtype"], rows["output"]["scale"]) == ("int8", scale)
-    weight, bias = (ir.const(conv.inputs[i]) for i in (1, 2))
-    scale_x, scale_w = ir.attr(conv, "scale_x"), ir.attr(conv, "scale_w")
+    weight, bias = (ir.const_value(conv.inputs[i]) for i in (1, 2))
+    scale_x, scale_w = ir.get_attr(conv, "scale_x"), ir.get_attr(conv, "scale_w")
     assert rows["weight"]["max"] == pytest.approx(weight.max() / scale_w)
     assert rows["bias"]["max"] == pytest.approx(bias.max() / scale_w / scale_x)
     assert rows["bias"]["dtype"] == "int32"
@@ -103,18 +103,18 @@ def test_the_place_in_the_source() -> None:
         "line 143, in forward\n    return F.relu(input)"
     )
     script = "/env/torch/nn/functional.py(5): relu\n/home/me/net.py(7): forward\n/home/me/main.py(90): <module>\n"
-    assert origin(node_with(meta=dynamo)) == "/home/me/net.py:7 in forward"
-    assert origin(node_with(doc=script)) == "/home/me/net.py:7 in forward"
-    assert origin(node_with(doc="made by hand")) == ""
+    assert source_location(node_with(meta=dynamo)) == "/home/me/net.py:7 in forward"
+    assert source_location(node_with(doc=script)) == "/home/me/net.py:7 in forward"
+    assert source_location(node_with(doc="made by hand")) == ""
 
 
 @pytest.mark.slow
 def test_stack_column_of_torchs_own_export(tmp_path) -> None:
     torch = pytest.importorskip("torch")
-    from lingeronnx.torch.exporter.exporters import quiet
+    from lingeronnx.torch.exporter.exporters import suppress_output
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
-    with quiet():
+    with suppress_output():
         torch.onnx.export(
             net, (torch.zeros(1, 4),), tmp_path / "n.onnx", dynamo=True, verbose=False, external_data=False
         )
@@ -140,7 +140,7 @@ def test_model_profiler(made, tmp_path) -> None:
     assert table((tmp_path / "q" / "statistic.txt").read_text())[0]["Stack"] == "unknown"
     p.get_info_manager.tensorboard(types=["Gemm"], force_per_channel=True)
     tags = {e.summary.value[0].tag for e in read_events(next((tmp_path / "p" / "tensorboard").iterdir()))[1:]}
-    gemm = next(e for e in entries(session.model) if e.op == "Gemm" and e.attr == "output")
+    gemm = next(e for e in list_operator_tensors(session.model) if e.op == "Gemm" and e.attr == "output")
     assert {f"{gemm.module}/output/{gemm.tensor}/{c}" for c in range(5)} < tags
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
         "profile.npz",
@@ -171,8 +171,20 @@ def test_model_profiler_on_a_torch_module(tmp_path) -> None:
 def test_the_command(made, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     home = made[0]
-    call = ["profile", home / "quant.onnx", "--data", home / "data.npz", "-o", "out", "--type", "Conv2dInt", "--stack",
-            "--tensorboard", "--keep", "--json"]  # fmt: skip
+    call = [
+        "profile",
+        home / "quant.onnx",
+        "--data",
+        home / "data.npz",
+        "-o",
+        "out",
+        "--type",
+        "Conv2dInt",
+        "--stack",
+        "--tensorboard",
+        "--keep",
+        "--json",
+    ]
     done = CliRunner().invoke(cli.main, [str(word) for word in call])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["rows"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingeronnx.analysis.sensitivity.layers import layers, rounding
+from lingeronnx.analysis.sensitivity.layers import build_roundable_model, list_rounded_operators
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.flow import plan_for, prepare
+from lingeronnx.flow import plan_model, prepare_model
 from lingeronnx.graph import ir
 from tests.nets import Net
 
@@ -24,19 +24,19 @@ def small_net():
 
 def data(net, count=24, seed=3):
     """Return samples for the net's input x."""
-    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
+    shape = [1 if i == 0 else d for i, d in enumerate(ir.get_shape(net.graph.inputs[0]))]
     return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
 
 
 def planned(net, **more):
-    return plan_for(prepare(net, data(net), None, {"effort": "fast", **more}, hold=False))
+    return plan_model(prepare_model(net, data(net), None, {"effort": "fast", **more}, hold=False))
 
 
 def engine_of(net, **more):
     plan = planned(net, **more)
-    every = layers(plan)
+    every = list_rounded_operators(plan)
     outputs = [str(v.name) for v in plan.graph.graph.outputs]
-    return plan, every, rounding(plan, every, outputs).engine()
+    return plan, every, build_roundable_model(plan, every, outputs).engine()
 
 
 def union(every):

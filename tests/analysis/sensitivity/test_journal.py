@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from lingeronnx.analysis.sensitivity.journal import Journal, hashed
+from lingeronnx.analysis.sensitivity.journal import Journal, hash_parts
 from lingeronnx.errors import ConfigError
 from tests.each import check_each
 
-HEADER = {"model": hashed(b"a model"), "metric": ["L1"]}
+HEADER = {"model": hash_parts(b"a model"), "metric": ["L1"]}
 
 
 def filled(path):
@@ -47,7 +47,8 @@ def test_half_a_line_is_cut_off(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other, said", [({"model": hashed(b"b")}, "results of another model"), ({"metric": ["KL"]}, r'metric = \["L1"\]')]
+    "other, said",
+    [({"model": hash_parts(b"b")}, "results of another model"), ({"metric": ["KL"]}, r'metric = \["L1"\]')],
 )
 def test_results_of_something_else_are_refused(tmp_path, other, said):
     path = filled(tmp_path / "j.jsonl")
@@ -69,5 +70,5 @@ def test_without_a_path_nothing_is_kept():
 
 
 def test_digests_are_of_all_parts_in_order():
-    assert hashed(b"a", b"b") == hashed(b"ab") != hashed(b"b", b"a")
+    assert hash_parts(b"a", b"b") == hash_parts(b"ab") != hash_parts(b"b", b"a")
     assert json.dumps(HEADER)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.sensitivity.kernels import FINE, KernelRunner, kernels
-from lingeronnx.flow import plan_for, prepare
+from lingeronnx.analysis.sensitivity.kernels import FINE_BITS, KernelRunner, build_integer_operators
+from lingeronnx.flow import plan_model, prepare_model
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
 from tests.nets import Net
@@ -23,11 +23,14 @@ def curve(op_type, platform):
 
     middle = net.node(op_type, layer("x"), out="curved")
     graph = net.graph(net.node("MatMul", middle, net.const(np.eye(16, dtype=np.float32)), out="y"))
-    plan = plan_for(prepare(graph, X, None, {"effort": "fast", "platform": platform}, hold=False))
-    node = next(node for node in plan.graph.graph if ir.written_name(node) == "curved")
-    fine = {name: Affine(q.scale * 2.0 ** max(FINE - 2 - q.bits, 0), FINE) for name, q in plan.plan.tensors.items()}
+    plan = plan_model(prepare_model(graph, X, None, {"effort": "fast", "platform": platform}, hold=False))
+    node = next(node for node in plan.graph.graph if ir.output_name(node) == "curved")
+    fine = {
+        name: Affine(q.scale * 2.0 ** max(FINE_BITS - 2 - q.bits, 0), FINE_BITS)
+        for name, q in plan.plan.tensors.items()
+    }
     tensors = {name: plan.plan.tensors[name] for name in plan.parts.activations}
-    return plan, node, kernels(plan, tensors, fine, {})
+    return plan, node, build_integer_operators(plan, tensors, fine, {})
 
 
 @pytest.mark.parametrize("platform", ["generic", "venusA"])

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.sensitivity.layer_histograms import cut_off, figure
+from lingeronnx.analysis.sensitivity.layer_histograms import clipped_share, plot_histogram
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis
@@ -31,20 +31,20 @@ def test_what_is_cut_off(q):
     for channel in range(4):
         for value in values[:, channel].reshape(-1).tolist():
             beyond += not q.low <= int(np.floor(value * scales[channel] + 0.5)) <= q.high
-    assert cut_off(values, q) == pytest.approx(beyond / values.size)
+    assert clipped_share(values, q) == pytest.approx(beyond / values.size)
 
 
 @pytest.mark.slow
 def test_a_page_marks_grid_and_ends():
     pytest.importorskip("matplotlib")
     values, q = np.array([-5.0, -1.0, 0.0, 0.5, 3.0]), Affine(4.0, 4)  # -2 to 1.75 in steps of 1/4
-    (axes,) = figure("layer", values, q).axes
+    (axes,) = plot_histogram("layer", values, q).axes
     ends = sorted(line.get_xdata()[0] for line in axes.lines)
     assert ends == [-2.0, 1.75]
     (grid,) = [found for found in axes.collections if hasattr(found, "get_segments")]
     assert [segment[0][0] for segment in grid.get_segments()] == [k / 4 for k in range(-8, 8)]
     assert "40 % cut off" in axes.texts[0].get_text()
-    (inside,) = figure("layer", np.array([-0.5, 0.25]), q).axes
+    (inside,) = plot_histogram("layer", np.array([-0.5, 0.25]), q).axes
     assert not inside.lines
     assert "\n0 % cut off" in inside.texts[0].get_text()
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import math
 
-from lingeronnx.analysis.sensitivity.ranking import Advice, Ranked, Sensitivity
+from lingeronnx.analysis.sensitivity.ranking import RankedTrial, Sensitivity, SkipAdvice
 
 
 def ranking(by="SQNR", quantized=20.0, values=(25.0, 29.0, 30.0), **more):
-    advice = [Advice(("a",) * n, ("--skip x",) * n, value) for n, value in enumerate(values, 1)]
-    rows = [Ranked("conv", "both", "Conv", (0.5, math.inf)), Ranked("fc", "weight", "Gemm", (0.25, 1.0))]
+    advice = [SkipAdvice(("a",) * n, ("--skip x",) * n, value) for n, value in enumerate(values, 1)]
+    rows = [RankedTrial("conv", "both", "Conv", (0.5, math.inf)), RankedTrial("fc", "weight", "Gemm", (0.25, 1.0))]
     return Sensitivity(
-        ranking=rows, metrics=("L1", "SQNR"), advised_by=by, exact=math.inf, quantized=quantized, advice=advice,
-        samples=8, macs=10, whole=100, for_chip=True, **more,
-    )  # fmt: skip
+        ranking=rows,
+        metrics=("L1", "SQNR"),
+        advised_by=by,
+        exact=math.inf,
+        quantized=quantized,
+        advice=advice,
+        samples=8,
+        macs=10,
+        whole=100,
+        for_chip=True,
+        **more,
+    )
 
 
 def test_the_shortest_advice_that_gives_most():

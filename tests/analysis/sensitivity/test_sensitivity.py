@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import api, cli
-from lingeronnx.analysis.sensitivity.layers import given_back, layers
-from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL, sensitivity
+from lingeronnx.analysis.sensitivity.layers import list_rounded_operators, restored_by_options
+from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.plan.config import merge_overrides
@@ -30,7 +30,7 @@ from tests.each import check_each
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = ROOT / "models"
-FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL)
+FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL_FILE)
 
 
 # ---- rankings ------------------------------------------------------------------------------------------------------
@@ -75,8 +75,12 @@ def test_values_are_those_of_the_formulas():
     names = ("L1", "MSE", "Cosine", "SQNR")
     found = run(net, metric=names, batch=7)
     row = next(row for row in found.ranking if row.name == layer.name)
-    want = (np.abs(a - b).mean(), np.square(a - b).mean(), (a * b).sum() / math.sqrt((a * a).sum() * (b * b).sum()),
-            10 * math.log10((a * a).sum() / np.square(a - b).sum()))  # fmt: skip
+    want = (
+        np.abs(a - b).mean(),
+        np.square(a - b).mean(),
+        (a * b).sum() / math.sqrt((a * a).sum() * (b * b).sum()),
+        10 * math.log10((a * a).sum() / np.square(a - b).sum()),
+    )
     np.testing.assert_allclose(row.values, want, rtol=1e-4)
     assert list(found.metrics) == list(names)
     assert found.samples == len(x)
@@ -136,11 +140,11 @@ def test_what_gives_nothing_back_is_no_advice():
     """
     net = nets.residual()
     plan = planned(net)
-    every = layers(plan)
+    every = list_rounded_operators(plan)
     whole = union(every)
     for layer in (layer for layer in every if layer.selector):
         rest = planned(net, skip=(layer.selector,))
-        found = given_back(plan, [layer], every)
+        found = restored_by_options(plan, [layer], every)
         assert found.tensors == {name for name in whole.tensors if name not in rest.plan.tensors}
         assert found.weights == {str(n.name) for n, _ in plan.parts.nodes if n.name in whole.weights} - {
             str(n.name) for n, _ in rest.parts.nodes
@@ -148,7 +152,7 @@ def test_what_gives_nothing_back_is_no_advice():
         assert (found == RoundedSet()) == (layer.op_type in ("GlobalAveragePool", "Add"))
     advised = {name for advice in run(net, metric="SQNR").advice for name in advice.operators}
     assert advised <= {layer.name for layer in every if layer.op_type in ("Conv", "Gemm")}
-    assert given_back(planned(net, platform="generic"), every[:1], every) == every[0].whole
+    assert restored_by_options(planned(net, platform="generic"), every[:1], every) == every[0].whole
 
 
 # ---- metrics of the user's -----------------------------------------------------------------------------------------
@@ -239,12 +243,12 @@ def test_killed_anywhere_and_resumed(tmp_path):
     whole.mkdir()
     found = run(net, folder=whole, **more)
     want = contents(whole)
-    lines = want[JOURNAL].splitlines(keepends=True)
+    lines = want[JOURNAL_FILE].splitlines(keepends=True)
     rng = np.random.default_rng(4)
-    for cut in (0, 5, len(lines[0]), len(want[JOURNAL]), *rng.integers(0, len(want[JOURNAL]), 6)):
+    for cut in (0, 5, len(lines[0]), len(want[JOURNAL_FILE]), *rng.integers(0, len(want[JOURNAL_FILE]), 6)):
         folder = tmp_path / f"cut{cut}"
         folder.mkdir(exist_ok=True)
-        (folder / JOURNAL).write_bytes(want[JOURNAL][:cut])
+        (folder / JOURNAL_FILE).write_bytes(want[JOURNAL_FILE][:cut])
         assert run(net, folder=folder, resume=True, **more) == found
         assert contents(folder) == want
 
@@ -276,7 +280,7 @@ def test_results_of_something_else(tmp_path):
     for other, said in ((data(net, seed=5), "other data"), (data(net, 16), "more data")):
         with pytest.raises(ConfigError, match=f"results of {said}"):
             sensitivity(net, data(net), other, effort="fast", **same)
-    (tmp_path / JOURNAL).write_text("no journal\n")
+    (tmp_path / JOURNAL_FILE).write_text("no journal\n")
     with pytest.raises(ConfigError, match="is damaged; drop --resume"):
         run(net, **same)
     assert run(net, **{**same, "resume": False}).samples == 24
@@ -317,8 +321,20 @@ def test_cluster_writes_the_same_files(tmp_path):
 
 
 def test_command(tmp_path):
-    line = ["sensitivity", MODELS / "digits_cnn.onnx", "--calib", MODELS / "digits_calib.npz", "--eval",
-            MODELS / "digits_test.npz", "--limit", 16, "--effort", "fast", "-o", tmp_path / "out"]  # fmt: skip
+    line = [
+        "sensitivity",
+        MODELS / "digits_cnn.onnx",
+        "--calib",
+        MODELS / "digits_calib.npz",
+        "--eval",
+        MODELS / "digits_test.npz",
+        "--limit",
+        16,
+        "--effort",
+        "fast",
+        "-o",
+        tmp_path / "out",
+    ]
     done = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--json", "--metric", "SQNR", "--metric", "L1")])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -331,20 +347,32 @@ def test_command(tmp_path):
     assert found["macs"] < found["macs_of_whole_runs"]
     refused = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--resume")])
     assert refused.exit_code == 1
-    assert refused.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/out/{JOURNAL} holds results of metric")
+    assert refused.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/out/{JOURNAL_FILE} holds results of metric")
 
 
 @pytest.mark.slow
 def test_a_real_kill(tmp_path):
     """The process is killed with -9 while it works; --resume goes on and ends with the files of a whole run."""
-    line = ["sensitivity", str(MODELS / "digits_cnn.onnx"), "--calib", str(MODELS / "digits_calib.npz"), "--effort",
-            "fast", "--batch", "1", "--limit", "32", "--what", "all"]  # fmt: skip
+    line = [
+        "sensitivity",
+        str(MODELS / "digits_cnn.onnx"),
+        "--calib",
+        str(MODELS / "digits_calib.npz"),
+        "--effort",
+        "fast",
+        "--batch",
+        "1",
+        "--limit",
+        "32",
+        "--what",
+        "all",
+    ]
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     assert CliRunner().invoke(cli.main, [*line, "-o", str(tmp_path / "whole")]).exit_code == 0
     command = [sys.executable, "-m", "lingeronnx", *line, "-o", str(tmp_path / "killed")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
-    path = tmp_path / "killed" / JOURNAL
+    path = tmp_path / "killed" / JOURNAL_FILE
     while process.poll() is None and not (path.exists() and path.stat().st_size > 20000):
         time.sleep(0.005)
     process.kill()

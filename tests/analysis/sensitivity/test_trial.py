@@ -15,7 +15,7 @@ from lingeronnx.run.runners.segments import Segments
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.analysis.sensitivity.helpers import NETS, data, engine_of, planned, union
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 
 @pytest.mark.sweep
@@ -45,7 +45,7 @@ def test_everything_rounded_is_the_simulator(name, platform):
         np.testing.assert_array_equal(found[output], array)
 
 
-@examples(40)
+@limit_examples(40)
 @given(st.data())
 def test_from_any_base(draw):
     """Law: a trial is what its whole run gives, to the last bit, whatever base it starts from."""
@@ -93,7 +93,7 @@ def test_only_what_lies_behind_is_run():
 def test_no_piece_hides_a_cut():
     net = nets.residual()
     graph = planned(net).graph
-    names = [str(v.name) for v in ir.values(graph)][1:]
+    names = [str(v.name) for v in ir.iter_values(graph)][1:]
     pieces = Segments(graph, names, [str(v.name) for v in graph.graph.outputs], ()).pieces
     assert {name for piece in pieces for name in piece.outputs} == set(names)
     joined = Segments(graph, (), [str(v.name) for v in graph.graph.outputs], ()).pieces

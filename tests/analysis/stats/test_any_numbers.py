@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.layer_examiner import _level, _offset, _order
+from lingeronnx.analysis.compare.layer_examiner import _channel_offsets, _detect_swapped_channels, _sqnr_db
 from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.flow.report.fidelity import _breaks, _explained
+from lingeronnx.flow.report.fidelity import _explain_safely, _locate_break
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
-from lingeronnx.run.metrics import Agreement, decibel
-from tests.examples import examples
+from lingeronnx.run.metrics import Agreement, ratio_db
+from tests.case_selection import limit_examples
 from tests.nets import Net
 
 LOWEST = float(np.finfo(np.float32).min)
 ANY = st.floats() | st.sampled_from([0.0, math.inf, -math.inf, math.nan, LOWEST, 5e-324, 1.7e308])
 
 
-@examples(200)
+@limit_examples(200)
 @given(ANY.map(abs), ANY.map(abs))
 def test_a_level_is_a_number_or_nan_never_an_error(signal, noise):
-    level = decibel(signal, noise)
+    level = ratio_db(signal, noise)
     assert math.isnan(level) == (not (math.isfinite(signal) and math.isfinite(noise)))
     if level == math.inf:
         assert noise == 0
@@ -37,7 +37,7 @@ def test_a_level_is_a_number_or_nan_never_an_error(signal, noise):
         assert level == pytest.approx(10 * math.log10(signal / noise))
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.lists(st.tuples(ANY, ANY), min_size=4, max_size=40))
 def test_every_measure_is_there_for_any_two_streams(pairs):
     x, y = (np.array(side, np.float64)[: len(pairs) // 4 * 4].reshape(-1, 4) for side in zip(*pairs, strict=True))
@@ -54,8 +54,8 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
     assert channels.sqnr().shape[0] <= 4
     sound = (np.where(np.isfinite(a), a, 0.0).astype(np.float64) for a in (x, y))
     a, b = tuple(sound)
-    assert _level(a, b) <= 200
-    for explain in (_order, _offset):
+    assert _sqnr_db(a, b) <= 200
+    for explain in (_detect_swapped_channels, _channel_offsets):
         explain(a, b)
 
 
@@ -105,9 +105,9 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
 
     for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
         monkeypatch.setattr(
-            "lingeronnx.flow.report.fidelity.per_tensor", lambda *_, value=level: {"a": value, "y": value}
+            "lingeronnx.flow.report.fidelity.measure_tensor_sqnr", lambda *_, value=level: {"a": value, "y": value}
         )
-        text = _explained(lambda: _breaks(Data, exact, exact, None))
+        text = _explain_safely(lambda: _locate_break(Data, exact, exact, None))
         assert f"'a': {said}" in text
-    assert _explained(lambda: str(1 / 0)) == "; where it breaks could not be found (ZeroDivisionError)"
-    assert ir.names(exact)
+    assert _explain_safely(lambda: str(1 / 0)) == "; where it breaks could not be found (ZeroDivisionError)"
+    assert ir.get_tensor_names(exact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.stats.channels import ChannelSums, axis_of, laid
+from lingeronnx.analysis.stats.channels import ChannelSums, channel_axis, move_channel_axis
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5, 5), (2, 7, 3)])
@@ -16,7 +16,7 @@ def test_against_numpy(shape):
     sums = ChannelSums()
     for a, b in zip(np.array_split(x, 2), np.array_split(y, 2), strict=True):
         sums.add(a, b)
-    over = tuple(i for i in range(len(shape)) if i != axis_of(len(shape)))
+    over = tuple(i for i in range(len(shape)) if i != channel_axis(len(shape)))
     assert np.array_equal(sums.low, x.min(axis=over))
     assert np.array_equal(sums.reach, np.abs(x).max(axis=over))
     for have, want in (
@@ -47,8 +47,8 @@ def test_a_single_axis_has_no_channels():
 
 def test_factors_belong_to_axis_1_of_sequences():
     array = np.arange(24).reshape(2, 3, 4)
-    assert laid(array, (1.0, 2.0, 3.0)).shape == (2, 4, 3)
-    assert laid(array, (1.0,)) is array
+    assert move_channel_axis(array, (1.0, 2.0, 3.0)).shape == (2, 4, 3)
+    assert move_channel_axis(array, (1.0,)) is array
 
 
 def test_a_channel_that_8_bits_cannot_tell_from_a_constant_does_not_speak():

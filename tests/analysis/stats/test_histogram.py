@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.stats.histogram import Histogram
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 
-@examples(40)
+@limit_examples(40)
 @given(st.integers(1, 20000), st.sampled_from([64, 2048]), st.integers(0, 9))
 def test_histograms_hold_every_value_once(count, number, seed):
     """Law: every value is in the bin it belongs to, or where that bin begins or ends in a neighbour of it."""
@@ -28,7 +28,7 @@ def test_histograms_hold_every_value_once(count, number, seed):
     assert abs(share - 0.99) < 1e-3
 
 
-@examples(20)
+@limit_examples(20)
 @given(st.integers(1, 20000), st.integers(0, 9))
 def test_values_stand_for_all_that_was_seen(count, seed):
     """Law: as many as were added, each within half a bin, so that their sum is that of the values but for that."""

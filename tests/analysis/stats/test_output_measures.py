@@ -7,25 +7,35 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.stats.output_measures import Makers, canonical, chosen_output, falls, unit, worse_first
+from lingeronnx.analysis.stats.output_measures import (
+    MeasureFactory,
+    is_lower_better,
+    metric_unit,
+    normalize_metric_name,
+    resolve_output,
+    worst_first_key,
+)
 from lingeronnx.errors import ConfigError, DataError
 
 
 def test_names():
-    assert [canonical(name) for name in ("l1", "sqnr", "TOP1", "own.py:metric")] == [
-        "L1", "SQNR", "top1", "own.py:metric"
-    ]  # fmt: skip
+    assert [normalize_metric_name(name) for name in ("l1", "sqnr", "TOP1", "own.py:metric")] == [
+        "L1",
+        "SQNR",
+        "top1",
+        "own.py:metric",
+    ]
     with pytest.raises(ConfigError, match="unknown metric 'SQMR', did you mean 'sqnr'|unknown metric 'SQMR'"):
-        canonical("SQMR")
-    assert [unit(name) for name in ("top5", "SQNR", "L1")] == ["%", "dB", ""]
-    assert [falls(name) for name in ("MSE", "Cosine", "top1")] == [True, False, False]
+        normalize_metric_name("SQMR")
+    assert [metric_unit(name) for name in ("top5", "SQNR", "L1")] == ["%", "dB", ""]
+    assert [is_lower_better(name) for name in ("MSE", "Cosine", "top1")] == [True, False, False]
 
 
 def test_the_output_that_is_looked_at():
-    assert chosen_output(None, ["a", "b"]) == "a"
-    assert chosen_output("b", ["a", "b"]) == "b"
+    assert resolve_output(None, ["a", "b"]) == "a"
+    assert resolve_output("b", ["a", "b"]) == "b"
     with pytest.raises(ConfigError, match="no output 'c'.*outputs are a, b"):
-        chosen_output("c", ["a", "b"])
+        resolve_output("c", ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +49,7 @@ def test_the_output_that_is_looked_at():
 )
 def test_the_worst_value_comes_first(name, order, values):
     shuffled = [values[1], math.nan, values[2], values[0]]
-    ordered = sorted(shuffled, key=lambda value: worse_first(name, value, order))
+    ordered = sorted(shuffled, key=lambda value: worst_first_key(name, value, order))
     assert math.isnan(ordered[0])
     assert ordered[1:] == values
 
@@ -47,7 +57,7 @@ def test_the_worst_value_comes_first(name, order, values):
 def test_parts_add_up():
     """Law: measures that take in the states of parts say what one says that saw these parts as batches."""
     rng = np.random.default_rng(0)
-    makers = Makers(["KL", "L1", "top1"])
+    makers = MeasureFactory(["KL", "L1", "top1"])
     whole, total = makers(), makers()
     for _ in range(3):
         batch = rng.standard_normal((8, 4)), rng.integers(0, 4, 8), rng.standard_normal((8, 4))
@@ -60,4 +70,4 @@ def test_parts_add_up():
 
 def test_accuracy_needs_labels():
     with pytest.raises(DataError, match="metric top1 needs labels"):
-        Makers(["top1"])().add(np.zeros((1, 2)), None, np.zeros((1, 2)))
+        MeasureFactory(["top1"])().add(np.zeros((1, 2)), None, np.zeros((1, 2)))

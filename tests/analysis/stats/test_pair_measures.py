@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.stats.distribution import Distribution
-from lingeronnx.analysis.stats.pair_measures import PairMeasures, divergence
+from lingeronnx.analysis.stats.pair_measures import PairMeasures, kl_divergence
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.plan import Affine
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 LARGEST = 3.4028234663852886e38
 
@@ -99,7 +99,9 @@ def test_kl_counts_values_not_places():
     x = np.arange(100.0)
     assert pair(x, x[::-1]).kl == 0.0
     assert pair(np.zeros(8), np.ones(8)).kl == pytest.approx(math.log(1e12), rel=1e-6)
-    assert divergence(np.array([3, 1]), np.array([2, 2])) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    assert kl_divergence(np.array([3, 1]), np.array([2, 2])) == pytest.approx(
+        0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    )
 
 
 SHAPES = {"normal": "standard_normal", "laplace": "laplace", "uniform": "random"}
@@ -162,7 +164,7 @@ def test_shapes_must_agree():
 SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=5)
 
 
-@examples(40)
+@limit_examples(40)
 @given(SIZES, st.integers(-120, 100), st.floats(-3, 3), st.integers(0, 9))
 def test_no_split_matters(sizes, exponent, offset, seed):
     """Law: counts are the same for any split; parts merged in order are what was added in order, to the bit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.stats.stored_form import StoredForm, fitting_factor
+from lingeronnx.analysis.stats.stored_form import StoredForm, matching_factors
 from lingeronnx.plan import Affine
 
 
@@ -22,7 +22,7 @@ def test_integers_and_back(factor):
 
 
 def test_factors_fit_the_channels_only():
-    assert fitting_factor([2.0, 3.0], np.zeros((4, 2, 7))) == (2.0, 3.0)
-    assert fitting_factor([2.0, 3.0], np.zeros((4, 3))) == (1.0,)
-    assert fitting_factor([2.0, 3.0], np.zeros(2)) == (1.0,)
-    assert fitting_factor([5.0], np.zeros(2)) == (5.0,)
+    assert matching_factors([2.0, 3.0], np.zeros((4, 2, 7))) == (2.0, 3.0)
+    assert matching_factors([2.0, 3.0], np.zeros((4, 3))) == (1.0,)
+    assert matching_factors([2.0, 3.0], np.zeros(2)) == (1.0,)
+    assert matching_factors([5.0], np.zeros(2)) == (5.0,)

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.cli.helpers import Here
+from tests.cli.helpers import CommandFolder
 
 
-def test_an_outlier_is_marked(here: Here) -> None:
+def test_an_outlier_is_marked(here: CommandFolder) -> None:
     model = onnx.load(here.folder / "tiny.onnx")
     (weight,) = (t for t in model.graph.initializer if t.name == "w")
     array = np.full((2, 200, 3, 3), 0.01, np.float32)

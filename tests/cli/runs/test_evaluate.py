@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.cli.helpers import Here, samples
+from tests.cli.helpers import CommandFolder, samples
 
 
-def test_labels_of_the_model_itself(here: Here) -> None:
+def test_labels_of_the_model_itself(here: CommandFolder) -> None:
     body = here.json("evaluate", "tiny.onnx", "--data", "test.npz")
     assert (body["metric"], body["value"], body["samples"]) == ("top1", 100.0, len(samples()))
 
 
-def test_one_wrong_label_counts_as_one(here: Here) -> None:
+def test_one_wrong_label_counts_as_one(here: CommandFolder) -> None:
     data = dict(np.load(here.folder / "test.npz"))
     data["labels"][4] = (data["labels"][4] + 1) % 3
     np.savez(here.folder / "wrong.npz", **data)

@@ -6,10 +6,10 @@ import json
 import re
 
 import lingeronnx as lo
-from tests.cli.helpers import TEST, Here, plain
+from tests.cli.helpers import TEST, CommandFolder, plain
 
 
-def test_what_it_writes_is_what_it_measured(here: Here) -> None:
+def test_what_it_writes_is_what_it_measured(here: CommandFolder) -> None:
     """With --json the text is on stderr, so that one run shows both."""
     result = here("demo", "--json")
     assert result.exit_code == 0, result.output

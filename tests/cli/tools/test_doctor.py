@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingeronnx.support import selftest
-from tests.cli.helpers import Here
+from lingeronnx.support import self_test
+from tests.cli.helpers import CommandFolder
 
-SOUND = selftest.Tested(nets=1, tensors=2, integers=30, differences=())
-BAD = selftest.Tested(1, 2, 30, (selftest.KernelDifference("venus", "y", 3, 10),))
+SOUND = self_test.SelfTestResult(nets=1, tensors=2, integers=30, differences=())
+BAD = self_test.SelfTestResult(1, 2, 30, (self_test.KernelDifference("venus", "y", 3, 10),))
 
 
 @pytest.mark.slow
-def test_it_finds_nothing_wrong_here(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_nothing_wrong_here(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINGERONNX_SIMD", raising=False)
     text = here.good("doctor")
     assert f"numpy {np.__version__}" in text
@@ -21,23 +21,23 @@ def test_it_finds_nothing_wrong_here(here: Here, monkeypatch: pytest.MonkeyPatch
     assert text.endswith("nothing\n")
 
 
-def test_as_json(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_json(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINGERONNX_SIMD", raising=False)
-    monkeypatch.setattr(selftest, "self_test", lambda _: SOUND)
+    monkeypatch.setattr(self_test, "run_self_test", lambda _: SOUND)
     body = here.json("doctor")
     assert body["self_test"] == {"nets": 1, "tensors": 2, "integers": 30, "differences": []}
     assert body["problems"] == []
 
 
-def test_a_kernel_that_computes_something_else(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "self_test", lambda _: BAD)
+def test_a_kernel_that_computes_something_else(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "run_self_test", lambda _: BAD)
     result = here("doctor")
     assert result.exit_code == 1
     assert "NOT equal" in result.stdout
     assert "3 of 10 integers of 'y' differ" in result.stdout
 
 
-def test_a_row_that_cannot_run_is_told_without_a_test(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_run_is_told_without_a_test(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LINGERONNX_SIMD", "mmx")
     result = here("doctor")
     assert result.exit_code == 1

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lingeronnx.deployment.c import attempt as module
-from lingeronnx.deployment.c import build, host
-from lingeronnx.deployment.c.attempt import _hosts as hosts
-from lingeronnx.deployment.c.attempt import attempt, library, replayed
-from lingeronnx.deployment.c.attempt import sources as c_files
-from lingeronnx.deployment.c.folder import crcs_of
-from lingeronnx.deployment.c.program import ChipPart
-from lingeronnx.deployment.c.proof import Proof
-from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.deployment.c_program import build, host_source
+from lingeronnx.deployment.c_program import host_proof as module
+from lingeronnx.deployment.c_program.host_proof import _compare_host_parts as hosts
+from lingeronnx.deployment.c_program.host_proof import build_shared_library, prove_program, run_known_answer_test
+from lingeronnx.deployment.c_program.host_proof import list_sources as c_files
+from lingeronnx.deployment.c_program.program import ChipPart
+from lingeronnx.deployment.c_program.program_files import compute_crcs
+from lingeronnx.deployment.c_program.proof import Proof
+from lingeronnx.deployment.c_program.vectors import collect_vectors
 from lingeronnx.errors import ConfigError
-from lingeronnx.run.in_parts import PartRun
+from lingeronnx.run.parts_runner import PartRun
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.ops.test_recurrent_forms import streaming
@@ -28,31 +28,33 @@ from . import programs
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
-    pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed"),
+    pytest.mark.skipif(host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"),
 ]
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    data = nets.samples(programs.gap(), 24)
-    return programs.made(tmp_path_factory.mktemp("several") / "board", programs.gap(), data, "gap", samples=4)
+    data = nets.samples(programs.make_two_chip_parts(), 24)
+    return programs.deploy_case(
+        tmp_path_factory.mktemp("several") / "board", programs.make_two_chip_parts(), data, "gap", samples=4
+    )
 
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream") / "board"
     calls, state = programs.stream_calls(6), programs.STATE
-    return programs.made(folder, streaming("LSTM"), calls, "spotter", state, 6, platform="arcs")
+    return programs.deploy_case(folder, streaming("LSTM"), calls, "spotter", state, 6, platform="arcs")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    data = nets.samples(programs.plain(), 24)
-    return programs.made(tmp_path_factory.mktemp("alone") / "board", programs.plain(), data, "alone")
+    data = nets.samples(programs.make_single_part(), 24)
+    return programs.deploy_case(tmp_path_factory.mktemp("alone") / "board", programs.make_single_part(), data, "alone")
 
 
 def proof(made, folder=None):
-    return attempt(made.program, made.parts, folder or made.folder, made.calls, made.feeds)
+    return prove_program(made.program, made.parts, folder or made.folder, made.calls, made.feeds)
 
 
 @pytest.mark.sweep
@@ -70,7 +72,9 @@ def test_proved(which, request):
 
 def test_many_ports(tmp_path):
     """A part that writes more tensors than a usual model has, as where a state is taken apart."""
-    made = programs.made(tmp_path / "board", programs.wide(), nets.samples(programs.wide(), 4), "wide")
+    made = programs.deploy_case(
+        tmp_path / "board", programs.make_many_outputs(), nets.samples(programs.make_many_outputs(), 4), "wide"
+    )
     assert len(made.program.packages[0].outputs) == 66
     assert not proof(made).failed
 
@@ -82,7 +86,9 @@ def test_rows_of_32_bits_between_parts(tmp_path):
     waves = net.node("Sin", net.node("MatMul", "x", weights[0], out="sums"))
     model = net.graph(net.node("MatMul", waves, weights[1], out="y"))
     wide = {"sums": {"out_bits": 32}}
-    made = programs.made(tmp_path / "board", model, nets.samples(model, 16), "rows", platform="venusA", overrides=wide)
+    made = programs.deploy_case(
+        tmp_path / "board", model, nets.samples(model, 16), "rows", platform="venusA", overrides=wide
+    )
     assert [port.dtype for port in made.program.chip[0].outputs] == ["int32"]
     assert not proof(made).failed
 
@@ -157,7 +163,7 @@ def test_session_with_the_programs_own_host(several):
     with pytest.raises(ConfigError, match="no manifest.json"):
         Session(several.graph, host=several.folder / "golden")
     with pytest.raises(ConfigError, match="integer graphs"):
-        Session(programs.plain(), host=several.folder)
+        Session(programs.make_single_part(), host=several.folder)
 
 
 @pytest.mark.parametrize("gap, fails", ((9e-6, False), (1.2e-5, True)))
@@ -191,15 +197,16 @@ class Drifting:
 def test_a_tie_in_a_stream_moves_what_comes_later(monkeypatch):
     """From the same states one integer differs, next to a tie; a plain run that keeps its own states drifts away."""
     array = lambda name: SimpleNamespace(tensor=name, shape=(1,), dtype="float32")  # noqa: E731
-    chip = ChipPart("chip1", "chip1", 0, "", None, None, (SimpleNamespace(tensor="q", shift=0),), (), (array("v"),), (),
-                    (True,), ())  # fmt: skip
+    chip = ChipPart(
+        "chip1", "chip1", 0, "", None, None, (SimpleNamespace(tensor="q", shift=0),), (), (array("v"),), (), (True,), ()
+    )
     program = SimpleNamespace(
         parts=[SimpleNamespace(), chip], states=((array("s"), array("t")),), outputs=(), prefix="m"
     )
-    monkeypatch.setattr(module, "vectors_of", lambda *given: [])
-    monkeypatch.setattr(module, "_wrong", lambda *given: [])
+    monkeypatch.setattr(module, "collect_vectors", lambda *given: [])
+    monkeypatch.setattr(module, "_find_call_errors", lambda *given: [])
     running, found = SimpleNamespace(run=lambda given: (0, {}), reset=lambda: None), Proof()
-    module._calls(found, program, running, Drifting(0.5 + 5e-7), Drifting(0.5 - 1e-6), [{}] * 5)
+    module._prove_calls(found, program, running, Drifting(0.5 + 5e-7), Drifting(0.5 - 1e-6), [{}] * 5)
     assert (found.integers, found.fallen) == (5, 1)
     assert found.differing > 2
     assert 0 < found.tie < 1e-5
@@ -211,8 +218,8 @@ def test_a_tie_in_a_stream_moves_what_comes_later(monkeypatch):
 
 def test_a_tie_that_falls_the_other_way_is_no_fault(tmp_path):
     """A C library with an exp of its own, within what host parts may differ: the run without Python is proved, too."""
-    data = nets.samples(programs.gap(), 64)
-    made = programs.made(tmp_path / "board", programs.gap(), data, "gap", samples=16)
+    data = nets.samples(programs.make_two_chip_parts(), 64)
+    made = programs.deploy_case(tmp_path / "board", programs.make_two_chip_parts(), data, "gap", samples=16)
     path = made.folder / "gap_host1.c"
     path.write_text(re.sub(r"expf\(", "expf(1.00001f * ", text := path.read_text()))
     assert path.read_text() != text
@@ -226,12 +233,18 @@ def test_the_replay_is_no_weaker(several, tmp_path):
     """A package has the program's own calls beside the golden ones; a call that is neither is refused."""
     seen = proof(several).seen
     assert len(seen) == len(several.feeds)
-    golden = [vectors_of(several.program, call) for call in several.calls]
+    golden = [collect_vectors(several.program, call) for call in several.calls]
     first = several.program.packages[0]
-    sizes = {len(build.containers(several.program, {p.name: 0 for p in several.program.packages}, calls)[first.name])
-             for calls in (golden, [*golden, *seen])}  # fmt: skip
+    sizes = {
+        len(
+            build.build_stub_containers(several.program, {p.name: 0 for p in several.program.packages}, calls)[
+                first.name
+            ]
+        )
+        for calls in (golden, [*golden, *seen])
+    }
     assert len(sizes) == 1  # what chip1 is given is the same in both: no host part stands before it
-    said = replayed(several.program, several.folder, tmp_path, [*golden[1:], *seen[1:]])
+    said = run_known_answer_test(several.program, several.folder, tmp_path, [*golden[1:], *seen[1:]])
     assert not said.startswith("PASS")
 
 
@@ -240,8 +253,8 @@ def test_the_replay_is_no_weaker(several, tmp_path):
 def test_sanitizers(which, request, tmp_path):
     """AddressSanitizer and UBSan see nothing in the known-answer test."""
     made = request.getfixturevalue(which)
-    vectors = [vectors_of(made.program, call) for call in made.calls]
-    said = replayed(made.program, made.folder, tmp_path, vectors, build.SANITIZERS)
+    vectors = [collect_vectors(made.program, call) for call in made.calls]
+    said = run_known_answer_test(made.program, made.folder, tmp_path, vectors, build.SANITIZER_FLAGS)
     parts = len(made.program.parts)
     assert said.startswith(f"PASS: {len(vectors)} calls, each of {parts} parts by itself and the whole"), said
 
@@ -285,18 +298,20 @@ def injected(several, tmp_path_factory):
     place = tmp_path_factory.mktemp("injected")
     (place / "inject.c").write_text(PROGRAM)
     own = c_files(several.program, several.folder)
-    stand = build.stand_in()
+    stand = build.get_stub_folder()
     extra = [
         (place / "inject.c", ("-std=c11", f"-I{several.folder}")),
         (stand / "standin.c", ("-std=c99", f"-I{stand}")),
     ]
-    build.compiled([*own, *extra], place / "inject", build.SANITIZERS)
+    build.compile_program([*own, *extra], place / "inject", build.SANITIZER_FLAGS)
     zero = [{"x": np.zeros_like(several.feeds[0]["x"])}]
-    from lingeronnx.run.in_parts import PartsRunner
+    from lingeronnx.run.parts_runner import PartsRunner
 
     runner = PartsRunner(several.parts, "executor")
-    calls = [vectors_of(several.program, list(runner.sample(feed))) for feed in zero]
-    packages = list(build.containers(several.program, crcs_of(several.folder, several.program), calls).values())
+    calls = [collect_vectors(several.program, list(runner.sample(feed))) for feed in zero]
+    packages = list(
+        build.build_stub_containers(several.program, compute_crcs(several.folder, several.program), calls).values()
+    )
     (place / "good.pkg").write_bytes(b"".join(packages))
     (place / "twice.pkg").write_bytes(packages[0] + packages[0])
     (place / "half.pkg").write_bytes(packages[0])
@@ -343,7 +358,7 @@ def test_symbols(several, alone, tmp_path):
     for made in (several, alone):
         library_file = tmp_path / f"{made.program.stem}.so"
         sources = [(path, (*flags, "-fPIC")) for path, flags in c_files(made.program, made.folder)]
-        build.compiled(sources, library_file, ("-Wl,--unresolved-symbols=ignore-all",))
+        build.compile_program(sources, library_file, ("-Wl,--unresolved-symbols=ignore-all",))
         said = subprocess.run(["nm", "-D", str(library_file)], capture_output=True, text=True, check=True)
         lines = [line.split() for line in said.stdout.splitlines()]
         ours = [name for *_, kind, name in lines if kind in "TDBR"]
@@ -355,4 +370,6 @@ def test_symbols(several, alone, tmp_path):
 
 def test_library_has_no_warning(several, tmp_path):
     """Our own C compiles without one under the strictest flags that are promised."""
-    assert "warning" not in library(several.program, several.folder, tmp_path / "p.so", ("-O2", "-Wshadow"))
+    assert "warning" not in build_shared_library(
+        several.program, several.folder, tmp_path / "p.so", ("-O2", "-Wshadow")
+    )

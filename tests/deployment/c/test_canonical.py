@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from lingeronnx.deployment import verify
-from lingeronnx.deployment.c import host
-from lingeronnx.deployment.c.attempt import attempt
-from lingeronnx.deployment.canonical import firsts
-from lingeronnx.deployment.contents import cut_of
-from lingeronnx.deployment.simulated import read_graph
+from lingeronnx.deployment.c_program import host_source
+from lingeronnx.deployment.c_program.host_proof import prove_program
+from lingeronnx.deployment.canonical import find_equal_parts
+from lingeronnx.deployment.deployment_contents import partition_graph
+from lingeronnx.deployment.simulation import read_integer_graph
 from tests import nets
 
 from . import programs
 
 needs_programs = pytest.mark.skipif(
-    shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no emx-onnx-cgen"
+    shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
+    reason="no C compiler, or no emx-onnx-cgen",
 )
 
 
@@ -30,7 +31,7 @@ def made(tmp_path_factory):
     for _ in range(6):
         held.append(net.node("Softmax", net.node("MatMul", held[-1], weight), axis=1))
     model = net.graph(net.linear(net.node("Concat", *held[1:], axis=1), (48, 3), out="y"))
-    return programs.made(tmp_path_factory.mktemp("steps") / "board", model, nets.samples(model, 32), "steps")
+    return programs.deploy_case(tmp_path_factory.mktemp("steps") / "board", model, nets.samples(model, 32), "steps")
 
 
 @needs_programs
@@ -54,7 +55,7 @@ def test_loop_is_proved(made):
     """The loop computes what the parts compute, step by step."""
     text = (made.folder / "steps.c").read_text()
     assert re.search(r"for \(step = 0; step < \d; step\+\+\)", text)
-    proof = attempt(made.program, made.parts, made.folder, made.calls, made.feeds)
+    proof = prove_program(made.program, made.parts, made.folder, made.calls, made.feeds)
     assert not proof.failed
     assert proof.warnings == 0
 
@@ -67,7 +68,7 @@ def test_a_wrong_place_in_the_loop_is_found(made, tmp_path):
     text = path.read_text()
     rows = re.search(r"at\[\d\]\[\d+\] = \{\n(.*?)\n(.*?)\n", text)
     path.write_text(text.replace(f"{rows[1]}\n{rows[2]}\n", f"{rows[2]}\n{rows[1]}\n", 1))
-    assert attempt(made.program, made.parts, folder, made.calls, made.feeds).failed
+    assert prove_program(made.program, made.parts, folder, made.calls, made.feeds).failed
 
 
 @needs_programs
@@ -83,7 +84,7 @@ def test_verify_takes_each_step(made):
 @needs_programs
 def test_equal_but_for_names(made):
     """Parts with other weights or scales are not equal."""
-    equal = firsts(made.parts.parts)
+    equal = find_equal_parts(made.parts.parts)
     kinds = {name for name, _ in equal.values()}
     assert len(kinds) == len(made.program.kinds)
     for part in made.parts.parts:
@@ -95,7 +96,7 @@ def test_equal_but_for_names(made):
     held = weight.const_value
     try:
         weight.const_value = type(held)(held.numpy() ^ 1)
-        assert firsts(made.parts.parts)[one.name][0] == one.name
+        assert find_equal_parts(made.parts.parts)[one.name][0] == one.name
     finally:
         weight.const_value = held
 
@@ -103,7 +104,7 @@ def test_equal_but_for_names(made):
 @needs_programs
 def test_files_of_equal_parts(made):
     """Each part has the file of the first that is equal to it."""
-    cut = cut_of(read_graph(made.folder / "steps.onnx"))
+    cut = partition_graph(read_integer_graph(made.folder / "steps.onnx"))
     files = {part.name: cut.file("steps", part) for part in cut.parts.parts}
     assert len(set(files.values())) == len(cut.kinds) == len(made.program.kinds)
     assert all((made.folder / file).is_file() for file in files.values())

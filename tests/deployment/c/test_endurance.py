@@ -5,20 +5,21 @@ import shutil
 
 import pytest
 
-from lingeronnx.deployment.c import endurance, host
+from lingeronnx.deployment.c_program import host_source, stream_test
 from tests.ops.test_recurrent_forms import streaming
 
 from . import programs
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no emx-onnx-cgen"
+    shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
+    reason="no C compiler, or no emx-onnx-cgen",
 )
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream") / "board"
-    return programs.made(
+    return programs.deploy_case(
         folder, streaming("LSTM"), programs.stream_calls(6), "spotter", programs.STATE, 6, platform="arcs"
     )
 
@@ -30,8 +31,8 @@ def calls(made, count):
 
 
 def test_a_stream_keeps_its_states(made, monkeypatch):
-    monkeypatch.setattr(endurance, "STRETCH", 5)
-    found = endurance.endure(made.program, made.parts, made.folder, calls(made, 15))
+    monkeypatch.setattr(stream_test, "WINDOW_CALLS", 5)
+    found = stream_test.run_stream_test(made.program, made.parts, made.folder, calls(made, 15))
     assert (found.calls, found.failed, len(found.errors)) == (15, [], 3)
     assert found.outputs > 0
     assert not found.grows
@@ -44,11 +45,11 @@ def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
     wrong = "\n".join(line for line in text.splitlines() if not line.startswith("    memcpy(state0"))
     assert wrong != text
     (folder / "spotter.c").write_text(wrong + "\n")
-    assert endurance.endure(made.program, made.parts, folder, calls(made, 10)).failed
+    assert stream_test.run_stream_test(made.program, made.parts, folder, calls(made, 10)).failed
 
 
 def test_growth():
     """The last stretch against the first."""
-    assert endurance.Endurance(errors=[0.0, 1e-3]).grows
-    assert not endurance.Endurance(errors=[1e-3, 1.5e-3]).grows
-    assert not endurance.Endurance(errors=[1e-3]).grows
+    assert stream_test.StreamTestResult(errors=[0.0, 1e-3]).grows
+    assert not stream_test.StreamTestResult(errors=[1e-3, 1.5e-3]).grows
+    assert not stream_test.StreamTestResult(errors=[1e-3]).grows

@@ -7,47 +7,49 @@ import subprocess
 
 import pytest
 
-from lingeronnx.deployment.c import build, host
-from lingeronnx.deployment.c.attempt import sources
-from lingeronnx.deployment.c.folder import crcs_of
-from lingeronnx.deployment.c.packages import header, packed
-from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.deployment.c_program import build, host_source
+from lingeronnx.deployment.c_program.host_proof import list_sources
+from lingeronnx.deployment.c_program.packages import make_package, make_package_header
+from lingeronnx.deployment.c_program.program_files import compute_crcs
+from lingeronnx.deployment.c_program.vectors import collect_vectors
 from tests import nets
 
 from . import programs
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
-    pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed"),
+    pytest.mark.skipif(host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"),
 ]
-STAND_IN = (build.stand_in() / "standin.c", ("-std=c99", f"-I{build.stand_in()}"))
+STAND_IN = (build.get_stub_folder() / "standin.c", ("-std=c99", f"-I{build.get_stub_folder()}"))
 
 
 def _made(tmp_path_factory, net, stem):
     place = tmp_path_factory.mktemp(stem)
-    found = programs.made(place / "board", net, nets.samples(net, 24), stem)
-    vectors = [vectors_of(found.program, call) for call in found.calls]
-    packages = build.containers(found.program, crcs_of(found.folder, found.program), vectors)
+    found = programs.deploy_case(place / "board", net, nets.samples(net, 24), stem)
+    vectors = [collect_vectors(found.program, call) for call in found.calls]
+    packages = build.build_stub_containers(found.program, compute_crcs(found.folder, found.program), vectors)
     (place / "packages").write_bytes(b"".join(packages.values()))
     return found
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    return _made(tmp_path_factory, programs.gap(), "gap")
+    return _made(tmp_path_factory, programs.make_two_chip_parts(), "gap")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return _made(tmp_path_factory, programs.plain(), "alone")
+    return _made(tmp_path_factory, programs.make_single_part(), "alone")
 
 
 def ran(place, main, found, flags=(), files=None):
     """Compile `main` with the programs `found` and the stand-in, run it on `files`; return what it prints."""
     (place / "firmware.c").write_text(main)
-    own = [(path, (*words, *flags)) for made in found for path, words in sources(made.program, made.folder)]
+    own = [(path, (*words, *flags)) for made in found for path, words in list_sources(made.program, made.folder)]
     folders = [f"-I{made.folder}" for made in found]
-    build.compiled([(place / "firmware.c", ("-std=c11", *folders)), *own, STAND_IN], place / "all", build.SANITIZERS)
+    build.compile_program(
+        [(place / "firmware.c", ("-std=c11", *folders)), *own, STAND_IN], place / "all", build.SANITIZER_FLAGS
+    )
     files = files or [made.folder.parent / "packages" for made in found]
     words = [str(place / "all"), *map(str, files)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -101,9 +103,10 @@ int main(int argc, char **argv)
 def test_two_programs(several, alone, tmp_path):
     """They run in turn in one shared memory, and one that is closed leaves the other open."""
     files = [made.folder.parent / "packages" for made in (several, alone)]
-    macros = [f"-D{stem}_{macro}" for stem in ("GAP", "ALONE")
-              for macro in ("EXECUTOR_READY", "SHARED_MEMORY=everybodys")]  # fmt: skip
-    include = f'#include "{build.stand_in()}/thinker/thinker.h"'
+    macros = [
+        f"-D{stem}_{macro}" for stem in ("GAP", "ALONE") for macro in ("EXECUTOR_READY", "SHARED_MEMORY=everybodys")
+    ]
+    include = f'#include "{build.get_stub_folder()}/thinker/thinker.h"'
     main = READ + TWO.replace('#include "thinker/thinker.h"', include)
     said = ran(tmp_path, main, (several, alone), macros, [*files, "ready"])
     assert said == "0 0 0 0 0 0 0 -1\n"
@@ -162,8 +165,10 @@ def test_ports_of_another_program(several, tmp_path, at):
     body[at : at + 4] = value
     words = first.choice.words
     head = blob[:56]
-    assert head == header("venus", 0, crcs_of(several.folder, several.program)[first.name], build.arguments_crc(words))
-    changed = packed(head, bytes(body))
+    assert head == make_package_header(
+        "venus", 0, compute_crcs(several.folder, several.program)[first.name], build.compute_arguments_crc(words)
+    )
+    changed = make_package(head, bytes(body))
     (tmp_path / "odd").write_bytes(changed + blob[64 + -(-size // 64) * 64 :])
     assert ran(tmp_path, READ + INIT, (several,), files=[tmp_path / "odd"]).strip() == "-9"
 
@@ -238,7 +243,7 @@ def test_the_stand_in_sees_constants_that_are_overwritten(tmp_path):
     port = struct.pack("<II7If", 0x6901, 1, 4, 0, 0, 0, 0, 0, 0, 3.0)
     package = struct.pack("<8s12sIIIIIII", b"LNGRPLAY", b"arcs", 1, 256, 64, 1, 1, 1, 1) + port * 2 + bytes(16)
     (tmp_path / "package").write_bytes(package)
-    main = READ + OVERWRITTEN.replace("thinker/thinker.h", f"{build.stand_in()}/thinker/thinker.h")
+    main = READ + OVERWRITTEN.replace("thinker/thinker.h", f"{build.get_stub_folder()}/thinker/thinker.h")
     assert ran(tmp_path, main, (), files=[tmp_path / "package"]) == "0 0 0 30002\n"
 
 
@@ -259,7 +264,16 @@ def test_no_warning(several, alone, tmp_path, which):
     for made in (several, alone):
         stem = made.program.stem
         for name in (f"{stem}.c", f"{stem}_selftest.c", *["main.c"] * (which in ("gcc", "clang"))):
-            words = [*command, *build.OWN_FLAGS, "-Os", f"-I{build.stand_in()}", "-c", name, "-o", str(tmp_path / "o")]
+            words = [
+                *command,
+                *build.OWN_FLAGS,
+                "-Os",
+                f"-I{build.get_stub_folder()}",
+                "-c",
+                name,
+                "-o",
+                str(tmp_path / "o"),
+            ]
             for watched in ([], [f"-D{made.program.prefix.upper()}_WATCH"]):
                 done = subprocess.run([*words, *watched], cwd=made.folder, capture_output=True, text=True, check=False)
                 assert (done.returncode, done.stderr) == (0, "")
@@ -269,9 +283,9 @@ def test_no_warning(several, alone, tmp_path, which):
 def test_cmake(several, tmp_path):
     """The library and the known-answer test, which passes."""
     thinker = tmp_path / "thinker"
-    shutil.copytree(build.stand_in(), thinker / "include")
+    shutil.copytree(build.get_stub_folder(), thinker / "include")
     (thinker / "lib").mkdir()
-    build.compiled([(STAND_IN[0], (*STAND_IN[1], "-fPIC"))], thinker / "lib/libthinker.so")
+    build.compile_program([(STAND_IN[0], (*STAND_IN[1], "-fPIC"))], thinker / "lib/libthinker.so")
     words = ["cmake", "-S", str(several.folder), "-B", str(tmp_path / "build"), f"-DTHINKER={thinker}"]
     subprocess.run(words, check=True, capture_output=True)
     subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True, capture_output=True)

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from lingeronnx.deployment.c import footprint, host
+from lingeronnx.deployment.c_program import footprint, host_source
 from lingeronnx.errors import ConfigError
 from tests import nets
 
@@ -30,7 +30,7 @@ edge: { sourcename: "a.c:again" targetname: "a.c:again" label: "a.c:5:39" }
 
 def test_the_deepest_chain():
     """Bytes are added up along the calls; the deepest need not be the one with the largest function."""
-    found = footprint.Functions()
+    found = footprint.CallGraph()
     found.read(GRAPH)
     assert found.deepest("run") == (96, ("run", "two", "three"))
     assert found.outside(["run"]) == ("expf",)
@@ -43,7 +43,7 @@ def test_the_deepest_chain():
 def test_sections():
     """Of `size -A`: constants and small data of RISC-V too, debugging and notes not."""
     said = ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 0\n.comment 9 0\n"
-    assert dict(footprint._sections(said)) == {"code": 120, "constants": 11, "ram": 8}
+    assert dict(footprint._parse_sections(said)) == {"code": 120, "constants": 11, "ram": 8}
 
 
 EQUAL = """
@@ -63,27 +63,32 @@ def test_equal_functions(core, tmp_path):
     (tmp_path / "a.c").write_text(EQUAL)
     words = [cc, *flags, *footprint._OPTIMIZED, "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.c")]
     subprocess.run(words, check=True, capture_output=True)
-    found = footprint.Functions()
+    found = footprint.CallGraph()
     found.read((tmp_path / "a.ci").read_text())
     assert sorted(name.rpartition(":")[2] for name in found.stack) == ["one", "run", "two"]
     assert not any(":" in name for name in found.outside(["run"]))
 
 
-@pytest.mark.skipif(host.available() is not None or shutil.which("cc") is None, reason="no generator, or no compiler")
+@pytest.mark.skipif(
+    host_source.explain_missing_generator() is not None or shutil.which("cc") is None,
+    reason="no generator, or no compiler",
+)
 def test_a_program_on_cores(tmp_path, monkeypatch):
     """The static RAM is what the header says and some words; arrays lie in it, not on the stack."""
-    made = programs.made(tmp_path / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap")
+    made = programs.deploy_case(
+        tmp_path / "board", programs.make_two_chip_parts(), nets.samples(programs.make_two_chip_parts(), 24), "gap"
+    )
     for core, (cc, *_) in footprint.CORES.items():
         if shutil.which(cc) is None:
             continue
-        found = footprint.footprint(made.program, made.folder, core)
+        found = footprint.measure_footprint(made.program, made.folder, core)
         assert 0 < found.ram - made.program.arena < 256
         assert 1000 < found.code < 8000
         assert 0 < found.run < 1024
         assert found.chain[0] == "gap_run"
         assert {"tForward", "expf"} <= set(found.outside)
-    assert footprint.host_warnings(made.program, made.folder) is not None
+    assert footprint.count_host_warnings(made.program, made.folder) is not None
     monkeypatch.setenv("PATH", "")
-    assert footprint.footprint_lines(made.program, made.folder) == [
+    assert footprint.format_footprints(made.program, made.folder) == [
         f"not compiled for a {core}: no {cc} on the PATH" for core, (cc, *_) in footprint.CORES.items()
     ]

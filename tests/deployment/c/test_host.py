@@ -11,13 +11,15 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from lingeronnx.deployment.c import host
-from lingeronnx.deployment.c.build import HOST_FLAGS
+from lingeronnx.deployment.c_program import host_source
+from lingeronnx.deployment.c_program.build import HOST_FLAGS
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from tests import nets
 
-needs_generator = pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed")
+needs_generator = pytest.mark.skipif(
+    host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"
+)
 
 
 def chain(op="Softmax"):
@@ -30,7 +32,7 @@ def chain(op="Softmax"):
 def test_arrays_lie_in_given_memory():
     """No array is left on the stack of the model's function, nothing is global but the function, no heap."""
     x = np.zeros((1, 8, 4), np.float32)
-    found = host.host_source(ir.to_proto(chain()), "m_host1", [x], [x])
+    found = host_source.generate_host_source(ir.to_proto(chain()), "m_host1", [x], [x])
     assert found.declaration == "void m_host1(const float *x, float *y, void *scratch__)"
     body = found.text.partition("static void m_host1_nodes(")[2]
     assert not re.search(r"^ +\w+ \w+(\[\d+\])+;", body, re.M)
@@ -57,7 +59,7 @@ def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
     graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
     (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    found = host.host_source(model, "m_host1", [x], [want])
+    found = host_source.generate_host_source(model, "m_host1", [x], [want])
     (tmp_path / "a.c").write_text(found.text)
     subprocess.run(
         ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c", "-lm"], check=True
@@ -75,22 +77,28 @@ def test_what_is_not_taken():
     model.graph.node[0].op_type = "Unheard"
     x = np.zeros((1, 8, 4), np.float32)
     with pytest.raises(ConstraintError, match="Unheard"):
-        host.host_source(model, "m_host1", [x], [x])
+        host_source.generate_host_source(model, "m_host1", [x], [x])
 
 
 @needs_generator
-@pytest.mark.parametrize("body, shape, why", (
-    ("a = Relu(x) [last] y = Slice(a, s, e, w, m)", (1, 4), "Slice last (not with these attributes and types)"),
-    ("a = Relu(x) [last] b = NonZero(a) c = Cast <to = 1> (b) y = ReduceSum <keepdims = 1> (c)", (1, 1),
-     "NonZero last (the sizes of what it writes depend on values)"),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "body, shape, why",
+    (
+        ("a = Relu(x) [last] y = Slice(a, s, e, w, m)", (1, 4), "Slice last (not with these attributes and types)"),
+        (
+            "a = Relu(x) [last] b = NonZero(a) c = Cast <to = 1> (b) y = ReduceSum <keepdims = 1> (c)",
+            (1, 1),
+            "NonZero last (the sizes of what it writes depend on values)",
+        ),
+    ),
+)
 def test_the_node_that_is_not_taken(body, shape, why):
     """By its name, in words of our own."""
     constants = "int64[1] s = {3}, int64[1] e = {-9}, int64[1] w = {1}, int64[1] m = {-1}"
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) <{constants}> {{ {body} }}'
     x = np.ones((1, 4), np.float32)
     with pytest.raises(ConstraintError) as told:
-        host.host_source(onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)])
+        host_source.generate_host_source(onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)])
     assert f"cannot write m_host1 as C: {why}; take it out of the model" in str(told.value)
 
 
@@ -100,19 +108,19 @@ def test_unknown_lines_are_refused():
     text = "_Bool m_nodes_load(const char *path) {\n    (void)path;\n}\n\n"
     text += "void m_nodes(const float x[1][2], float y[1][2]) {\n"
     with pytest.raises(ConstraintError, match="a line that is not known here: y"):
-        host._rewritten(text + "    y[0][0] = 1;\n}\n", "m", 0)
+        host_source._rewrite_source(text + "    y[0][0] = 1;\n}\n", "m", 0)
     with pytest.raises(ConstraintError, match="malloc"):
-        host._rewritten("/* malloc */" + text + "}\n", "m", 0)
+        host_source._rewrite_source("/* malloc */" + text + "}\n", "m", 0)
     with pytest.raises(ConstraintError, match="form"):
-        host._rewritten("void other(void);", "m", 0)
+        host_source._rewrite_source("void other(void);", "m", 0)
 
 
 def test_without_the_generator(monkeypatch):
     def missing(_):
-        raise host.PackageNotFoundError
+        raise host_source.PackageNotFoundError
 
-    monkeypatch.setattr(host, "version", missing)
+    monkeypatch.setattr(host_source, "version", missing)
     with pytest.raises(ConfigError, match=re.escape("pip install 'lingeronnx[c]'")):
-        host.host_source(onnx.ModelProto(), "m", [], [])
-    monkeypatch.setattr(host, "version", lambda _: "1.3.0")
-    assert "not 1.3.0" in str(host.available())
+        host_source.generate_host_source(onnx.ModelProto(), "m", [], [])
+    monkeypatch.setattr(host_source, "version", lambda _: "1.3.0")
+    assert "not 1.3.0" in str(host_source.explain_missing_generator())

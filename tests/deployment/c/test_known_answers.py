@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from lingeronnx.deployment import verify
-from lingeronnx.deployment.c import build, host
-from lingeronnx.deployment.c.attempt import blobs
-from lingeronnx.deployment.c.known_answers import tolerance_of
-from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.deployment.c_program import build, host_source
+from lingeronnx.deployment.c_program.host_proof import build_stub_packages
+from lingeronnx.deployment.c_program.known_answers import measure_tolerance
+from lingeronnx.deployment.c_program.vectors import collect_vectors
 from tests import nets
 
 from . import programs
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("make") is None or shutil.which("cc") is None or host.available() is not None,
+    shutil.which("make") is None or shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
     reason="no make, no C compiler, or no emx-onnx-cgen",
 )
 
@@ -26,26 +26,41 @@ pytestmark = pytest.mark.skipif(
 def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("user")
     return packed(
-        programs.made(place / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap", samples=3), place
+        programs.deploy_case(
+            place / "board",
+            programs.make_two_chip_parts(),
+            nets.samples(programs.make_two_chip_parts(), 24),
+            "gap",
+            samples=3,
+        ),
+        place,
     )
 
 
 @pytest.fixture(scope="module")
 def faint(tmp_path_factory):
     place = tmp_path_factory.mktemp("faint")
-    return packed(programs.made(place / "board", programs.faint(), programs.faint_calls(), "faint", samples=2), place)
+    return packed(
+        programs.deploy_case(
+            place / "board", programs.make_small_output_net(), programs.faint_calls(), "faint", samples=2
+        ),
+        place,
+    )
 
 
 def packed(found, place):
     """Put the stand-in's library and packages where `run` looks for them."""
     library = place / "thinker"
-    shutil.copytree(build.stand_in(), library / "include")
+    shutil.copytree(build.get_stub_folder(), library / "include")
     (library / "lib").mkdir()
-    build.compiled(
-        [(build.stand_in() / "standin.c", ("-fPIC", f"-I{build.stand_in()}"))], library / "lib/libthinker.so"
+    build.compile_program(
+        [(build.get_stub_folder() / "standin.c", ("-fPIC", f"-I{build.get_stub_folder()}"))],
+        library / "lib/libthinker.so",
     )
-    vectors = [vectors_of(found.program, call) for call in found.calls]
-    (found.folder / f"{found.program.stem}.pkg").write_bytes(b"".join(blobs(found.program, found.folder, vectors)))
+    vectors = [collect_vectors(found.program, call) for call in found.calls]
+    (found.folder / f"{found.program.stem}.pkg").write_bytes(
+        b"".join(build_stub_packages(found.program, found.folder, vectors))
+    )
     return found
 
 
@@ -132,10 +147,14 @@ def test_a_wrong_integer_is_shown(made, tmp_path):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("words, said", (
-    (("--dumb", "x"), "usage: ./gap_test"), (("gap.pkg",), "usage: ./gap_test"),
-    (("--dump", "nowhere"), "FAIL: call 0: gap_run returns -10"),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "words, said",
+    (
+        (("--dumb", "x"), "usage: ./gap_test"),
+        (("gap.pkg",), "usage: ./gap_test"),
+        (("--dump", "nowhere"), "FAIL: call 0: gap_run returns -10"),
+    ),
+)
 def test_words_that_mean_nothing(made, words, said):
     assert run(made.folder, *words).startswith(said)
 
@@ -191,5 +210,5 @@ def test_sizes_that_differ(made, tmp_path):
 
 def test_tolerance_is_measured(made):
     """It is what moved floats do to the outputs: more than host floats alone, and much less than the range."""
-    assert made.program.tolerance == tolerance_of(made.program, made.parts, made.calls, made.feeds)
+    assert made.program.tolerance == measure_tolerance(made.program, made.parts, made.calls, made.feeds)
     assert 1e-5 < made.program.tolerance < 0.05

@@ -6,17 +6,28 @@ import subprocess
 import numpy as np
 import pytest
 
-from lingeronnx.deployment.c import loops
+from lingeronnx.deployment.c_program import loop_rolling
 
 
 def run(tmp_path, steps, name):
     """Return what a program prints that runs the steps."""
-    lines = loops.rolled(steps)
+    lines = loop_rolling.roll_loops(steps)
     text = "\n".join(
-        ["#include <stdint.h>", "#include <stdio.h>", '#define AT(n) printf("%d ", (int)(n))',
-         '#define SHOW(a, b) printf("(%d %d) ", a, b)', "int main(void)", "{", "    int step;", "    (void)step;",
-         *lines, "    return 0;", "}", ""]
-    )  # fmt: skip
+        [
+            "#include <stdint.h>",
+            "#include <stdio.h>",
+            '#define AT(n) printf("%d ", (int)(n))',
+            '#define SHOW(a, b) printf("(%d %d) ", a, b)',
+            "int main(void)",
+            "{",
+            "    int step;",
+            "    (void)step;",
+            *lines,
+            "    return 0;",
+            "}",
+            "",
+        ]
+    )
     (tmp_path / f"{name}.c").write_text(text)
     words = ["cc", "-std=c99", "-Wall", "-Werror", "-o", str(tmp_path / name), str(tmp_path / f"{name}.c")]
     subprocess.run(words, check=True)
@@ -41,9 +52,9 @@ def test_loops_do_what_the_steps_do(seed, tmp_path):
 def test_what_is_worth_a_loop():
     """Three in a row are, with the shortest period; what is the same in all turns stays a number."""
     step = [[f"    SHOW({k}, 0);", f"    AT({16 * k});", "    AT(7);"] for k in range(6)]
-    text = "\n".join(loops.rolled([(f"s{k}", lines) for k, lines in enumerate(step)]))
+    text = "\n".join(loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step)]))
     assert text.count("AT(") == 2
     assert "step < 6" in text
     assert "{80}," in text
     assert "AT(7)" in text
-    assert "for" not in "\n".join(loops.rolled([(f"s{k}", lines) for k, lines in enumerate(step[:2])]))
+    assert "for" not in "\n".join(loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step[:2])]))

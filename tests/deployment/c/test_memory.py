@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.deployment.c.memory import ALIGNMENT, Use, planned, rounded
+from lingeronnx.deployment.c_program.arena import ALIGNMENT, BufferLifetime, plan_arena, round_up
 
 USES = st.dictionaries(
     st.integers(0, 30).map(str),
     st.tuples(st.integers(1, 200), st.integers(0, 9), st.integers(0, 9)).map(
-        lambda t: Use(t[0], min(t[1:]), max(t[1:]))
+        lambda t: BufferLifetime(t[0], min(t[1:]), max(t[1:]))
     ),
 )
 
@@ -16,7 +16,7 @@ USES = st.dictionaries(
 @given(USES)
 def test_no_two_in_use_overlap(uses):
     """Each is aligned and inside; two that live at the same time have no byte in common."""
-    offsets, size = planned(uses)
+    offsets, size = plan_arena(uses)
     assert offsets.keys() == uses.keys()
     for a, one in uses.items():
         assert offsets[a] % ALIGNMENT == 0
@@ -27,7 +27,7 @@ def test_no_two_in_use_overlap(uses):
 
 
 def test_bytes_are_used_again():
-    uses = {"a": Use(100, 0, 1), "b": Use(60, 1, 2), "c": Use(100, 2, 3)}
-    offsets, size = planned(uses)
+    uses = {"a": BufferLifetime(100, 0, 1), "b": BufferLifetime(60, 1, 2), "c": BufferLifetime(100, 2, 3)}
+    offsets, size = plan_arena(uses)
     assert offsets["a"] == offsets["c"] == 0
-    assert size == rounded(100) + rounded(60)
+    assert size == round_up(100) + round_up(60)

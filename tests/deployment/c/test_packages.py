@@ -6,12 +6,17 @@ import subprocess
 
 import pytest
 
-from lingeronnx.deployment.c.packages import arguments_crc, header, packed, script
+from lingeronnx.deployment.c_program.packages import (
+    compute_arguments_crc,
+    format_pack_script,
+    make_package,
+    make_package_header,
+)
 
 
 def test_header():
     """64 bytes with the CRC-32, padding to 64."""
-    whole = packed(header("venus", 3, 0x01020304, arguments_crc(["-p", "venus"])), b"abc")
+    whole = make_package(make_package_header("venus", 3, 0x01020304, compute_arguments_crc(["-p", "venus"])), b"abc")
     assert len(whole) == 128
     assert whole[:8] == b"LNGRPKG1"
     assert whole[8:20] == b"venus".ljust(12, b"\0")
@@ -25,16 +30,16 @@ def test_header():
 @pytest.mark.parametrize("size", (1, 63, 64, 65))
 def test_script(tmp_path, one, size):
     """The shell writes the same bytes, into one blob or a file each."""
-    heads = [header("arcs", k, 7 + k, 9) for k in range(2)]
+    heads = [make_package_header("arcs", k, 7 + k, 9) for k in range(2)]
     parts = [(f"g{k}.onnx", f"p{k}.pkg", f"tpacker p{k}.pkg {k}", heads[k]) for k in range(2)]
-    (tmp_path / "pack.sh").write_text(script("arcs", one, parts))
+    (tmp_path / "pack.sh").write_text(format_pack_script("arcs", one, parts))
     fake = tmp_path / "bin"
     fake.mkdir()
     (fake / "tpacker").write_text(f'#!/bin/sh\nhead -c {size} /dev/zero | tr "\\0" "$2" > "$1"\n')
     (fake / "tpacker").chmod(0o755)
     env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"}
     subprocess.run(["sh", str(tmp_path / "pack.sh")], check=True, env=env)
-    want = [packed(heads[k], str(k).encode() * size) for k in range(2)]
+    want = [make_package(heads[k], str(k).encode() * size) for k in range(2)]
     names = sorted(p.name for p in tmp_path.glob("*.pkg"))
     if one:
         assert names == [one]

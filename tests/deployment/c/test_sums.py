@@ -8,14 +8,16 @@ import subprocess
 import numpy as np
 import pytest
 
-from lingeronnx.deployment.c import host
-from lingeronnx.deployment.c.build import HOST_FLAGS
-from lingeronnx.deployment.c.sums import with_short_sums
-from lingeronnx.deployment.rounding import in_double
+from lingeronnx.deployment.c_program import host_source
+from lingeronnx.deployment.c_program.blocked_sums import block_long_sums
+from lingeronnx.deployment.c_program.build import HOST_FLAGS
+from lingeronnx.deployment.host_tolerances import run_in_double_precision
 from tests.passes.helpers import proto, rand
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-needs_generator = pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed")
+needs_generator = pytest.mark.skipif(
+    host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"
+)
 
 #: name -> (operator, constants, shapes of input and output, opset)
 OPERATORS = {
@@ -35,7 +37,7 @@ OPERATORS = {
         (3, 1, 1, 16),
         17,
     ),
-}  # fmt: skip
+}
 
 
 def computed(text, call, folder, *arrays):
@@ -56,11 +58,11 @@ def test_generated_sums_are_nearer(name, tmp_path, monkeypatch):
     model = proto(f"g (float[{sizes[0]}] x) => (float[{sizes[1]}] y) {{ y = {operator} }}", opset=opset, **constants)
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32) * (0.05 if name == "gates" else 1)
     x += np.float32(0.05 if name == "gates" else 20)
-    exact, off = in_double(model, {"x": x})["y"], {}
-    for word, change in (("plain", lambda text: text), ("blocks", with_short_sums)):
-        monkeypatch.setattr(host, "with_short_sums", change)
+    exact, off = run_in_double_precision(model, {"x": x})["y"], {}
+    for word, change in (("plain", lambda text: text), ("blocks", block_long_sums)):
+        monkeypatch.setattr(host_source, "block_long_sums", change)
         y = np.zeros(result, np.float32)
-        source = host.host_source(model, "part", [x], [y])
+        source = host_source.generate_host_source(model, "part", [x], [y])
         (place := tmp_path / word).mkdir()
         computed(source.text, "part", place, x, y, np.zeros(source.scratch + 16, np.uint8))
         off[word] = float(np.sqrt(np.mean((y - exact) ** 2)) / np.abs(exact).max())
@@ -89,7 +91,7 @@ def written(body, limit="1000"):
 @pytest.mark.parametrize("limit", ("1000", "many", "65", "97"))
 def test_every_term_is_added_once(limit, tmp_path):
     """Whole numbers of float have one sum, whatever the order."""
-    text = with_short_sums(written("float t = x[i];\n        acc += t;\n        last += 2.0f * t;", limit))
+    text = block_long_sums(written("float t = x[i];\n        acc += t;\n        last += 2.0f * t;", limit))
     assert text.count("_part += ") == 2
     assert re.search(r"i_first \+= (\d+)", text)
     x, y = np.random.default_rng(0).integers(-99, 99, 1000).astype(np.float32), np.zeros(1, np.float32)
@@ -113,14 +115,14 @@ INNER = "for (int k = 0; k < 9; ++k) {\n            acc += x[k];\n        }"
         ("while (count < 9) acc += x[count++];", "1000"),
         ("\n        ".join([INNER, INNER]), "1000"),  # no one nest
     ],
-)  # fmt: skip
+)
 def test_what_stays(body, limit):
     text = written(body, limit)
-    assert with_short_sums(text) == text
+    assert block_long_sums(text) == text
 
 
 def test_two_functions():
     """A variable that another function has says nothing."""
     own = written("acc += x[i];")
     other = own.replace("    float acc = 0.0f;\n", "").replace("part", "other")
-    assert with_short_sums(own + other) == with_short_sums(own) + other
+    assert block_long_sums(own + other) == block_long_sums(own) + other

@@ -5,18 +5,21 @@ import shutil
 
 import pytest
 
-from benchmarks import programs as benchmark
-from lingeronnx.deployment.c import host
+from benchmarks import c_programs as benchmark
+from lingeronnx.deployment.c_program import host_source
 
 
 def test_fresh_data():
     """Test data stand beside calibration data; the folder's name is left alone."""
-    assert benchmark.fresh("calib/loaders.py:ad_calib") == "calib/loaders.py:ad_test"
-    assert benchmark.fresh("calib/digits_calib.npz") == "calib/digits_test.npz"
+    assert benchmark.find_test_data("calib/loaders.py:ad_calib") == "calib/loaders.py:ad_test"
+    assert benchmark.find_test_data("calib/digits_calib.npz") == "calib/digits_test.npz"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no generator")
+@pytest.mark.skipif(
+    shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
+    reason="no C compiler, or no generator",
+)
 def test_a_row(tmp_path, capsys):
     """One model: proved, with the sanitizers; the log is read again, and the page says what was not run."""
     words = ["--chips", "venus", "--effort", "fast", "--samples", "2", "--log", str(tmp_path / "log")]
@@ -37,7 +40,10 @@ def test_a_row(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no generator")
+@pytest.mark.skipif(
+    shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
+    reason="no C compiler, or no generator",
+)
 def test_a_stream(tmp_path, capsys):
     """A net with states runs for as many calls as are asked for, longer than its data, beside two sessions."""
     words = ["--only", "stream_lstm", "--chips", "arcs", "--effort", "fast", "--stream-calls", "5", "--calls", "1000"]
@@ -54,8 +60,9 @@ def test_a_row_that_takes_too_long(tmp_path, capsys):
     assert benchmark.main([*words, "--limit", "0.02"]) == 0
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(told["model"], told["failed"]) for told in rows] == [
-        ("digits_lstm", "not done in 0.02 s"), ("digits_cnn", "not done in 0.02 s"),
-    ]  # fmt: skip
+        ("digits_lstm", "not done in 0.02 s"),
+        ("digits_cnn", "not done in 0.02 s"),
+    ]
     assert benchmark.main([*words, "--limit", "0.01"]) == 0
     assert len(log.read_text().splitlines()) == 2
     assert benchmark.main([*words, "--limit", "0.03"]) == 0
@@ -82,10 +89,17 @@ def test_a_program_that_fails_is_told():
 
 def test_a_kind_of_warning_that_nobody_judged():
     """Each kind says why it may stay, or that nobody has looked."""
-    rows = [{"model": "m", "chip": "arcs", "cells": ["m", "arcs", "1"] + ["0"] * 12, "large": [],
-             "host_warnings": {"-Wpedantic": 1200, "-Wnew": 1}}]  # fmt: skip
+    rows = [
+        {
+            "model": "m",
+            "chip": "arcs",
+            "cells": ["m", "arcs", "1"] + ["0"] * 12,
+            "large": [],
+            "host_warnings": {"-Wpedantic": 1200, "-Wnew": 1},
+        }
+    ]
     text = benchmark.table(rows)
-    assert f"- -Wpedantic, 1,200: {benchmark.JUDGED['-Wpedantic']}\n" in text
+    assert f"- -Wpedantic, 1,200: {benchmark.ACCEPTED_WARNINGS['-Wpedantic']}\n" in text
     assert "- -Wnew, 1: not judged\n" in text
 
 

@@ -10,11 +10,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import legalize, shared_scales
-from lingeronnx.flow.lower import plan_of
+from lingeronnx.flow.assign import group_shared_scales, legalize
+from lingeronnx.flow.lower import extract_plan
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.ops import float_op
+from lingeronnx.ops import find_lowering_rule
 from lingeronnx.plan import Affine, PerAxis, Plan
 from lingeronnx.targets import GENERIC
 from tests import artefacts, nets
@@ -89,7 +89,7 @@ def test_plan_graph_and_integers(build, settings):
     weights = {name: q for name, q in result.plan.tensors.items() if q.axis is not None}
     assert len(weights) == (5 if build is layers else 3)
     assert all(len(set(q.scales.tolist())) > 1 for q in weights.values())
-    assert plan_of(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
+    assert extract_plan(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
     assert Plan.from_json(result.plan.to_json()) == result.plan
     if settings["mode"] == "q-value":
         assert all(q.power_of_two for q in result.plan.tensors.values())
@@ -110,7 +110,7 @@ def test_plan_graph_and_integers(build, settings):
 def test_refined_weights_lie_on_the_grid(mode):
     """Law: refinement leaves integers: a weight times its channels' scales is whole, and what the graph holds."""
     result = by_channel(layers, mode=mode)
-    constants = {str(v.name): ir.const(v) for v in result.graph.graph.initializers.values()}
+    constants = {str(v.name): ir.const_value(v) for v in result.graph.graph.initializers.values()}
     seen = 0
     for node in result.graph.graph:
         if "scale_w" in node.attributes and node.domain == "thinker":
@@ -149,9 +149,9 @@ def test_a_layer_that_writes_floats():
     assert "scale_o" not in node.attributes
     x = nets.samples(line(), 2, seed=1)
     taps = {name: array for name, array, _ in lo.Session(result.graph).taps(x)}
-    weight = ir.const(node.inputs[1]).astype(np.int64)
-    scale = ir.attr(node, "scale_x") * np.array(ir.attr(node, "scale_w"))
-    sums = taps[node.inputs[0].name].astype(np.int64) @ weight.T + ir.const(node.inputs[2])
+    weight = ir.const_value(node.inputs[1]).astype(np.int64)
+    scale = ir.get_attr(node, "scale_x") * np.array(ir.get_attr(node, "scale_w"))
+    sums = taps[node.inputs[0].name].astype(np.int64) @ weight.T + ir.const_value(node.inputs[2])
     np.testing.assert_array_equal(taps["y"], (sums / scale).astype(np.float32))
 
 
@@ -185,15 +185,17 @@ def test_biases_fit(seed):
     weights = {}
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            axis, shape = op.format.channel_axis, ir.shape(node.inputs[index])
+            axis, shape = op.format.channel_axis, ir.get_shape(node.inputs[index])
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
-            weights[ir.read_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
+            weights[ir.input_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
     tensors |= {name: q for name, (_, q) in weights.items()}
-    plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, shared_scales(parts, GENERIC), GENERIC)
+    plan, _ = legalize(
+        Plan("generic", "max-value", tensors=tensors), parts, group_shared_scales(parts, GENERIC), GENERIC
+    )
     for name, (node, q) in weights.items():
-        held, x = plan.tensors[name], plan.tensors[ir.read_name(node)]
+        held, x = plan.tensors[name], plan.tensors[ir.input_name(node)]
         assert all(new <= np.float32(old) for new, old in zip(held.scales, q.scales, strict=True))
-        bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
+        bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
         counts = np.abs(bias.reshape(-1, *([held.scales.size] if bias.size > 1 else []))) * x.scale * held.scales
         assert counts.max() <= 2.0**29 * 1.0001
 
@@ -203,9 +205,16 @@ def test_biases_fit(seed):
 
 def test_a_plan_of_version_1():
     """It reads as what it was: one scale for each tensor; what no version wrote is refused."""
-    body = {"lingeronnx_plan": 1, "platform": "venus", "executor": "", "mode": "q-value", "reads": [],
-            "tensors": {"x": {"scale": 64.0, "bits": 8}}, "floats": {"n": "why"},
-            "transforms": {"x": {"factor": [1.5], "offset": 0.0}}}  # fmt: skip
+    body = {
+        "lingeronnx_plan": 1,
+        "platform": "venus",
+        "executor": "",
+        "mode": "q-value",
+        "reads": [],
+        "tensors": {"x": {"scale": 64.0, "bits": 8}},
+        "floats": {"n": "why"},
+        "transforms": {"x": {"factor": [1.5], "offset": 0.0}},
+    }
     plan = Plan.from_json(json.dumps(body))
     assert plan.tensors == {"x": Affine(64.0)}
     assert plan.transforms["x"].factor == (1.5,)
@@ -295,6 +304,6 @@ def test_which_layers_have_channels():
     found = {
         node.op_type
         for node in nets.prepared(layers()).graph
-        if (op := float_op(node, GENERIC)[0]) is not None and op.format.channel_axis is not None
+        if (op := find_lowering_rule(node, GENERIC)[0]) is not None and op.format.channel_axis is not None
     }
     assert found == {"Conv", "ConvTranspose", "Linear"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lingeronnx.flow.assign.choice import choice_for, idle_overrides
-from lingeronnx.flow.prepare import prepare
+from lingeronnx.flow.assign.scale_policy import describe_ineffective_overrides, resolve_scale_policy
+from lingeronnx.flow.prepare import prepare_model
 from tests.nets import Net, samples
 
 SAID = {"scale": 64.0, "weight_bits": 8, "out_bits": 32}
@@ -14,7 +14,7 @@ def prepared():
     net = Net(3, 6, 6)
     middle = net.conv("x", (4, 3, 1, 1), out="t")
     model = net.graph(net.conv(net.node("Relu", middle), (4, 4, 1, 1), out="y"))
-    return prepare(
+    return prepare_model(
         model, samples(model, 4), None, {"platform": "venusA", "overrides": {"t": SAID, "y": {"scale": 8.0}}}
     )
 
@@ -25,21 +25,23 @@ def node_of(prepared, tensor):
 
 def test_all_of_it_holds_on_the_chip(prepared):
     assert prepared.moved == {}
-    own = choice_for(prepared, prepared.parts).own
+    own = resolve_scale_policy(prepared, prepared.parts).own
     assert own["t"] == {"scale": 64.0, "out_bits": 32}
     assert {"bits": 8} in own.values()
-    assert idle_overrides(prepared) == []
+    assert describe_ineffective_overrides(prepared) == []
 
 
 def test_of_a_layer_on_the_host_what_it_says_of_the_tensor_holds(prepared):
     """The next layer reads it in integers; the last layer's output stays in float."""
     first = prepared.with_host({node_of(prepared, "t"): "too large"})
     assert first.moved == {node_of(prepared, "t"): "too large"}
-    own = choice_for(first, first.parts).own
+    own = resolve_scale_policy(first, first.parts).own
     assert own["t"] == {"scale": 64.0}
     assert {"bits": 8} not in own.values()
-    assert idle_overrides(first) == [
+    assert describe_ineffective_overrides(first) == [
         "override 't': 't' is computed by the host (too large); weight_bits 8, out_bits 32 has no effect"
     ]
     last = prepared.with_host({node_of(prepared, "y"): "too large"})
-    assert idle_overrides(last) == ["override 'y': 'y' is computed by the host (too large); scale 8.0 has no effect"]
+    assert describe_ineffective_overrides(last) == [
+        "override 'y': 'y' is computed by the host (too large); scale 8.0 has no effect"
+    ]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.flow.assign.group_scales import group_scales
-from lingeronnx.flow.lower import plan_of
+from lingeronnx.flow.assign.group_scales import compute_group_qparams
+from lingeronnx.flow.lower import extract_plan
 from lingeronnx.graph import ir
-from lingeronnx.plan import LARGEST_FACTOR, Affine, PerAxis, PerGroup, Plan, in_groups
+from lingeronnx.plan import MAX_GROUP_FACTOR, Affine, PerAxis, PerGroup, Plan, make_grouped_qparams
 from tests import artefacts, nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import Net
 
 MODES, WIDTHS = ("max-value", "q-value"), (4, 8)
@@ -52,7 +52,7 @@ SETTINGS = [{"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in 
 # ---- the scales ------------------------------------------------------------------------------------------------------
 
 
-@examples(60)
+@limit_examples(60)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.tuples(st.integers(1, 5), st.integers(5, 40)),
@@ -67,11 +67,11 @@ def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator
     values = rng.standard_normal(shape) * np.exp(3 * rng.standard_normal(shape))
     values[rng.integers(shape[0])] *= rng.integers(2)
     values[:, :size] *= rng.integers(2)
-    q = group_scales(values, size, bits, power=power, calibrator=calibrator)
+    q = compute_group_qparams(values, size, bits, power=power, calibrator=calibrator)
     scale, factors = q.factors
     assert q.scales.shape == factors.shape == (shape[0], math.ceil(shape[1] / size))
-    assert 1 <= factors.min() <= factors.max() <= LARGEST_FACTOR
-    assert in_groups(scale, factors, size, bits) == q
+    assert 1 <= factors.min() <= factors.max() <= MAX_GROUP_FACTOR
+    assert make_grouped_qparams(scale, factors, size, bits) == q
     if power:
         assert q.power_of_two
         assert (np.frexp(factors.astype(float))[0] == 0.5).all()
@@ -86,7 +86,7 @@ def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator
 def test_error_is_below_that_of_channels(power):
     """Of uneven weights a scale for each 8 of a row loses less than one for the row, in the sum over all rows."""
     values = uneven(Net(1, seed=5), (20, 64))
-    q = group_scales(values, 8, 4, power=power, calibrator="mse")
+    q = compute_group_qparams(values, 8, 4, power=power, calibrator="mse")
     peaks = 7 / np.abs(values).max(axis=1)
     tried = [peaks * 4.0 ** (step / 48) for step in range(49)]
     rounded = [np.square(Affine(scale, 4, PerAxis(0)).on_grid(values) - values).sum(axis=1) for scale in tried]
@@ -97,8 +97,8 @@ def test_room_for_refinement():
     """Few bits that are refined: no scale cuts off the largest weight by more than a factor's rounding."""
     values = np.random.default_rng(6).standard_normal((30, 64))
     of = np.abs(values.reshape(30, 2, 32)).max(axis=2)
-    cut = group_scales(values, 32, 4, power=False, calibrator="mse").scales * of
-    room = group_scales(values, 32, 4, power=False, calibrator="mse", refined=True).scales * of
+    cut = compute_group_qparams(values, 32, 4, power=False, calibrator="mse").scales * of
+    room = compute_group_qparams(values, 32, 4, power=False, calibrator="mse", refined=True).scales * of
     assert cut.max() > 7.5
     assert room.max() <= 7.05
     assert room.min() >= 0.74 * 7
@@ -124,7 +124,7 @@ def test_plan_graph_and_integers(build, settings, tmp_path):
     held = [q for q in result.plan.tensors.values() if isinstance(q.granularity, PerGroup)]
     assert sorted(q.scales.shape for q in held) == [(10, 3), (33, 5)]
     result.save(tmp_path / "net.onnx")
-    assert plan_of(ir.load(tmp_path / "net.onnx")).tensors == result.plan.tensors
+    assert extract_plan(ir.load(tmp_path / "net.onnx")).tensors == result.plan.tensors
     assert Plan.from_json(result.plan.to_json()) == result.plan
     proto = ir.to_proto(result.graph)
     lo.check_model(proto)
@@ -142,16 +142,16 @@ def test_plan_graph_and_integers(build, settings, tmp_path):
 
 def written_out(node, seen):
     """Compare a LinearInt with Python's integers: sum_g m * (sum_i q * x), the bias, and floor(r * acc + 1/2)."""
-    weight, factors = (ir.const(node.inputs[i]).astype(object) for i in (1, 3))
+    weight, factors = (ir.const_value(node.inputs[i]).astype(object) for i in (1, 3))
     x, y = seen[node.inputs[0].name], seen[node.outputs[0].name]
-    bias = ir.const(node.inputs[2]) if node.inputs[2] is not None else np.zeros(len(weight), np.int64)
-    size, out = ir.attr(node, "group_size"), float(np.float32(ir.attr(node, "scale_o")))
+    bias = ir.const_value(node.inputs[2]) if node.inputs[2] is not None else np.zeros(len(weight), np.int64)
+    size, out = ir.get_attr(node, "group_size"), float(np.float32(ir.get_attr(node, "scale_o")))
     for index in np.ndindex(x.shape[:-1]):
         for o in range(len(weight)):
             acc = int(bias[o])
             for i, value in enumerate(x[index].tolist()):
                 acc += int(weight[o, i]) * int(factors[o, i // size]) * value
-            scales = float(np.float32(ir.attr(node, "scale_x"))), float(np.float32(ir.attr(node, "scale_w")[o]))
+            scales = float(np.float32(ir.get_attr(node, "scale_x"))), float(np.float32(ir.get_attr(node, "scale_w")[o]))
             mantissa, exponent = math.frexp(out / (scales[0] * scales[1]))
             shift, factor = 31 - exponent, math.floor(math.ldexp(mantissa, 31) + 0.5)
             want = (acc * factor + (1 << (shift - 1))) >> shift
@@ -189,10 +189,10 @@ def test_a_layer_that_writes_floats():
     result = grouped(flat, overrides={"y": {"out_bits": "float"}}, weight_bits=4)
     node = next(n for n in result.graph.graph if n.op_type == "LinearInt" and "scale_o" not in n.attributes)
     seen = {name: array for name, array, _ in lo.Session(result.graph).taps(nets.samples(flat(), 2, seed=1))}
-    weight, factors = ir.const(node.inputs[1]).astype(np.int64), ir.const(node.inputs[3]).astype(np.int64)
+    weight, factors = ir.const_value(node.inputs[1]).astype(np.int64), ir.const_value(node.inputs[3]).astype(np.int64)
     sums = seen[node.inputs[0].name].astype(np.int64) @ (weight * np.repeat(factors, 16, axis=1)[:, :33]).T
-    sums = sums if node.inputs[2] is None else sums + ir.const(node.inputs[2])
-    scale = ir.attr(node, "scale_x") * np.array(ir.attr(node, "scale_w"))
+    sums = sums if node.inputs[2] is None else sums + ir.const_value(node.inputs[2])
+    scale = ir.get_attr(node, "scale_x") * np.array(ir.get_attr(node, "scale_w"))
     np.testing.assert_array_equal(seen["y"], (sums / scale).astype(np.float32))
 
 
@@ -207,7 +207,7 @@ def test_blocked_dequantize_linear(build, settings, tmp_path):
     result, path = grouped(build, **settings), tmp_path / "net_qdq.onnx"
     lo.convert(result.graph, "qdq").save(path)
     blocks = [n for n in ir.load(path).graph if n.op_type == "DequantizeLinear" and "block_size" in n.attributes]
-    assert [ir.attr(n, "block_size") for n in blocks] == [16, 16]
+    assert [ir.get_attr(n, "block_size") for n in blocks] == [16, 16]
     feed = nets.samples(build(), 16, seed=6)
     (want,) = lo.Session(result.graph).run(None, feed)
     scale = result.plan.tensors["y"].scale
@@ -231,9 +231,9 @@ def test_blocks_of_another_tool(tmp_path):
     graph = ir.load(path)
     for node in list(graph.graph):
         if "block_size" in node.attributes:
-            step = ir.const(node.inputs[1])
+            step = ir.const_value(node.inputs[1])
             noise = np.random.default_rng(1).uniform(0.9, 1.1, step.shape)
-            ir.set_constant(graph, node, 1, (step * noise).astype(np.float32), "other")
+            ir.set_constant_input(graph, node, 1, (step * noise).astype(np.float32), "other")
     again = lo.quantize(graph, nets.samples(flat(), 8, seed=7), platform="generic")
     sizes = {q.granularity.size for q in again.plan.tensors.values() if isinstance(q.granularity, PerGroup)}
     assert sizes == {16}
@@ -308,7 +308,7 @@ def test_damaged_graphs(what, message):
     """One line that names the node, the value and the limit."""
     graph = ir.clone(grouped(flat, effort="fast").graph)
     node = next(n for n in graph.graph if n.op_type == "LinearInt")
-    factors = ir.const(node.inputs[3]).copy()
+    factors = ir.const_value(node.inputs[3]).copy()
     if what == "size":
         ir.set_attr(node, "group_size", 0)
     elif what == "one scale":
@@ -319,6 +319,6 @@ def test_damaged_graphs(what, message):
         del node.attributes["group_size"]
     else:
         factors[0, 0] = 0
-        ir.set_constant(graph, node, 3, factors if what == "zero" else factors[:, 1:], "damaged")
+        ir.set_constant_input(graph, node, 3, factors if what == "zero" else factors[:, 1:], "damaged")
     with pytest.raises(lo.ModelError, match=message):
         lo.Session(graph).run(None, nets.samples(flat(), 1))

@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError, ConstraintError
-from lingeronnx.flow.assign import legalize, shared_scales
+from lingeronnx.flow.assign import group_shared_scales, legalize
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.ops.layers.pool import is_mean
+from lingeronnx.ops.layers.pool import is_lowered_to_linear
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.nets import prepared, single
 
 POOLS = ("AveragePool", "GlobalAveragePool")
 
-few = examples(40, derandomize=True)
+few = limit_examples(40, derandomize=True)
 
 
 def shared_by(model, row):
     """Return the shared scales of a model that becomes integer as a whole."""
-    return shared_scales(Partition.of(model, {}, row), row)
+    return group_shared_scales(Partition.of(model, {}, row), row)
 
 
 def legal(plan, model, row):
     """Return what `legalize` makes of a plan for such a model."""
     parts = Partition.of(model, plan.floats, row)
-    return legalize(plan, parts, shared_scales(parts, row), row)
+    return legalize(plan, parts, group_shared_scales(parts, row), row)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def _sum_bias(mode, factor):
     model = net.graph(net.node("MaxPool", y, out="z", kernel_shape=[1, 1]))
     feeds = nets.samples(model, 64)
     result = quantize(model, feeds, platform="generic", mode=mode, effort="fast", calibrator="max")
-    names = [ir.read_name(node, i) for node in result.float_graph.graph if node.op_type == "Add" for i in (0, 1)]
+    names = [ir.input_name(node, i) for node in result.float_graph.graph if node.op_type == "Add" for i in (0, 1)]
     held = [result.plan.tensors[name].scale for name in (*names, y)]
     want = quantize(model, feeds, platform="generic", mode=mode, effort="fast", bits=16).session().run(None, feeds)[0]
     have = result.session().run(None, feeds)[0]
@@ -103,7 +103,7 @@ def test_moves_and_pools_are_tied():
     by_output = {str(v.name): node for node in model.graph for v in node.outputs}
     for kind in ("MaxPool", "AveragePool", "Transpose", "Reshape"):
         for name, node in by_output.items():
-            if node.op_type == kind and not (kind in POOLS and is_mean(node, VENUS)):
+            if node.op_type == kind and not (kind in POOLS and is_lowered_to_linear(node, VENUS)):
                 assert groups[name] == groups[str(node.inputs[0].name)], name
     generic = {name: i for i, g in enumerate(shared_by(model, GENERIC)) for name in g.tensors}
     pools = [n for n in by_output.values() if n.op_type == "AveragePool"]
@@ -132,8 +132,8 @@ def inequalities(model, tensors):
     for node in model.graph:
         names = [str(v.name) for v in node.inputs]
         out = q[str(node.outputs[0].name)]
-        if node.op_type in POOLS and is_mean(node, VENUS):  # by weights of 2^q_w / area in 8 bits
-            area = np.prod(ir.shape(node.inputs[0])[2:])
+        if node.op_type in POOLS and is_lowered_to_linear(node, VENUS):  # by weights of 2^q_w / area in 8 bits
+            area = np.prod(ir.get_shape(node.inputs[0])[2:])
             limit = q[names[0]] + min(16, int(np.floor(np.log2(127 * area))))
         elif node.op_type in ("Conv", "Linear", "BatchNormalization", "Mul"):
             limit = q[names[0]] + q[names[1]]

@@ -13,16 +13,16 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api import simulate
-from lingeronnx.flow.assign import legalize, shared_scales
-from lingeronnx.flow.assign.calibrators import best_scale, best_window
-from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.assign import group_shared_scales, legalize
+from lingeronnx.flow.assign.calibrators import choose_affine_qparams, choose_symmetric_scale
+from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.flow.observe import TensorStats
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC
 from tests import artefacts, nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import Net, line
 from tests.simulator.helpers import few
 
@@ -75,13 +75,13 @@ SETTINGS = [
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("build", first(1, [layers, pairs, line]), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(1, [layers, pairs, line]), ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings):
     """The graph holds the plan, and the plain classes compute the simulator's integers from it."""
     result = asymmetric(build, **settings)
     zeros = {name: q.zero_point for name, q in result.plan.tensors.items() if q.shifted}
     assert len(zeros) >= 4
-    assert plan_of(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
+    assert extract_plan(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
     assert Plan.from_json(result.plan.to_json()) == result.plan
     proto = ir.to_proto(result.graph)
     lo.check_model(proto)
@@ -106,7 +106,7 @@ VALUES = st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=40).filte
 def test_windows(values, calibrator, power, bits):
     """Law: 0 is one of the integers and exact; `max` holds every value within half a step."""
     stats = TensorStats.of(np.float32(values))
-    scale, zero = best_window(stats, bits, power=power, calibrator=calibrator)
+    scale, zero = choose_affine_qparams(stats, bits, power=power, calibrator=calibrator)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     assert low <= zero <= high
     assert scale > 0
@@ -122,8 +122,8 @@ def test_windows(values, calibrator, power, bits):
 def test_a_window_errs_no_more_than_a_range_around_zero(values):
     """Law: what `mse` counts is not larger with a zero point, but for the step that symmetric integers have more."""
     stats = TensorStats.of(np.float32(values))
-    scale, zero = best_window(stats, 8, power=False, calibrator="mse")
-    around = best_scale(stats, 8, power=False, calibrator="mse")
+    scale, zero = choose_affine_qparams(stats, 8, power=False, calibrator="mse")
+    around = choose_symmetric_scale(stats, 8, power=False, calibrator="mse")
     with_zero = stats.error(scale, -128 - zero, 127 - zero)
     assert with_zero <= stats.error(around, -128, 127) * 1.05 + 1e-3 / scale**2 + (0.5 / scale) ** 2
 
@@ -170,7 +170,7 @@ def test_tied_tensors_share_the_zero_point():
     """`legalize` gives all tensors of a class scale and zero point of the coarsest."""
     graph = nets.prepared(line())
     parts = Partition.of(graph, {}, GENERIC)
-    shared = shared_scales(parts, GENERIC)
+    shared = group_shared_scales(parts, GENERIC)
     tensors = {name: Affine(2.0 ** (i % 5), zero_point=i) for i, name in enumerate(parts.activations)}
     plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, shared, GENERIC)
     assert any(len(group.tensors) > 1 for group in shared)
@@ -280,7 +280,7 @@ def test_graphs_that_disagree():
     result, feed = asymmetric(line, effort="fast"), nets.samples(line(), 1)
     graph = ir.clone(result.graph)
     node = next(n for n in graph.graph if n.op_type == "LinearInt")
-    own = ir.attr(node, "zero_point_x")
+    own = ir.get_attr(node, "zero_point_x")
     ir.set_attr(node, "zero_point_x", own + 1)
     with pytest.raises(lo.ModelError, match=rf"LinearInt .* with zero point {own + 1}, its producer writes {own}"):
         lo.Session(graph).run(None, feed)
@@ -313,8 +313,22 @@ def test_command(tmp_path):
     again = invoke("quantize", net, "--calib", data, "--plan", tmp_path / "plan.json", "-o", tmp_path / "again.onnx")
     assert again.exit_code == 0, again.output
 
-    ran = invoke("simulate", out, "--input", data, "--integers", "--taps", "all", "--dump", tmp_path / "dump",
-                 "-o", tmp_path / "out.npz", "--at", "x_q", "--json")  # fmt: skip
+    ran = invoke(
+        "simulate",
+        out,
+        "--input",
+        data,
+        "--integers",
+        "--taps",
+        "all",
+        "--dump",
+        tmp_path / "dump",
+        "-o",
+        tmp_path / "out.npz",
+        "--at",
+        "x_q",
+        "--json",
+    )
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
     entry = next(entry for entry in found["tensors"] if entry["name"] == "x_q")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow import Methods, plan_for, prepare, refined
-from lingeronnx.flow.methods.block_reconstruction import block_descended, block_metric
+from lingeronnx.flow import RefinementOptions, plan_model, prepare_model, refine_weights
+from lingeronnx.flow.methods.block_reconstruction import compute_block_metric, minimize_block_error
 from lingeronnx.graph import ir
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 SAMPLES = 10**9  # so many that moments are hardly drawn towards their diagonal
 
@@ -36,12 +36,12 @@ def problem(seed, rows, size):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5))
-@examples(40, derandomize=True)
+@limit_examples(40, derandomize=True)
 def test_the_error_never_grows_and_no_single_integer_could_move(seed, rows, size):
     """Integers of the range; from any start, the descent ends no higher, and where no step by one gains."""
     weight, moments, h, metric = problem(seed, rows, size)
     start = np.random.default_rng(seed).integers(-2, 3, weight.shape).astype(float)
-    found = block_descended(start, weight, moments, metric, SAMPLES, -2, 2)
+    found = minimize_block_error(start, weight, moments, metric, SAMPLES, -2, 2)
     assert np.isin(found, range(-2, 3)).all()
     least = objective(found[0], weight[0], h, metric)
     assert least <= objective(start[0], weight[0], h, metric) * (1 + 1e-6)
@@ -59,7 +59,7 @@ def test_it_finds_the_best_of_all(seed):
     every = [np.array(v, float).reshape(2, 2) for v in itertools.product((-1, 0, 1), repeat=4)]
     best = min(every, key=lambda v: objective(v, weight[0], h, metric))
     assert not np.array_equal(nearest[0], best)
-    assert np.array_equal(block_descended(nearest, weight, moments, metric, SAMPLES, -1, 1)[0], best)
+    assert np.array_equal(minimize_block_error(nearest, weight, moments, metric, SAMPLES, -1, 1)[0], best)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,7 +68,7 @@ def test_it_stays_at_the_best(seed):
     weight, moments, h, metric = problem(seed, 2, 2)
     every = [np.array(v, float).reshape(1, 2, 2) for v in itertools.product((-1, 0, 1), repeat=4)]
     best = min(every, key=lambda v: objective(v[0], weight[0], h, metric))
-    assert np.array_equal(block_descended(best, weight, moments, metric, SAMPLES, -1, 1), best)
+    assert np.array_equal(minimize_block_error(best, weight, moments, metric, SAMPLES, -1, 1), best)
 
 
 def test_groups_and_blocks_of_columns():
@@ -79,7 +79,7 @@ def test_groups_and_blocks_of_columns():
     moments = np.stack([x.T @ x / 400, np.zeros((size, size))])
     weight = rng.uniform(-8, 7, (2, rows, size))
     start = np.clip(np.floor(weight + 0.5), -8, 7)
-    found = block_descended(start, weight, moments, v.T @ v, SAMPLES, -8, 7)
+    found = minimize_block_error(start, weight, moments, v.T @ v, SAMPLES, -8, 7)
     h = moments[0] * (1 - size / (size + SAMPLES))
     h[range(size), range(size)] = np.diag(moments[0]) + 0.01 * np.diag(moments[0]).mean()
     g = v.T @ v
@@ -105,17 +105,17 @@ def linears(relu):
 
 def layers(model):
     """The layers that are refined, by their outputs."""
-    planned = plan_for(prepare(model, nets.samples(model, 32), None, {"platform": "generic"}))
-    return {ir.written_name(n): n for n, _ in planned.parts.nodes if n.op_type in ("Conv", "Linear")}
+    planned = plan_model(prepare_model(model, nets.samples(model, 32), None, {"platform": "generic"}))
+    return {ir.output_name(n): n for n, _ in planned.parts.nodes if n.op_type in ("Conv", "Linear")}
 
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_metric_is_the_error_behind_the_next_layer(relu):
     """Oracle: for every two channels, what a unit error of both makes of the next layer's outputs where both pass."""
     found = layers(linears(relu))
-    v = ir.const(found["y"].inputs[1]).astype(float).tolist()
+    v = ir.const_value(found["y"].inputs[1]).astype(float).tolist()
     values = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
-    metric = block_metric(found["a"], values)
+    metric = compute_block_metric(found["a"], values)
     want = [[sum(row[o] * row[p] for row in v) for p in range(4)] for o in range(4)]
     if relu:
         share = [[sum(1 for z in values if z[o] > 0 and z[p] > 0) / 50 for p in range(4)] for o in range(4)]
@@ -123,7 +123,7 @@ def test_the_metric_is_the_error_behind_the_next_layer(relu):
     level = sum(want[o][o] for o in range(4)) / 4
     want = [[want[o][p] + level * (o == p) for p in range(4)] for o in range(4)]
     assert np.allclose(metric, want, rtol=1e-5)
-    assert block_metric(found["y"], values[:, :3]) is None  # nothing reads it
+    assert compute_block_metric(found["y"], values[:, :3]) is None  # nothing reads it
 
 
 def test_a_grouped_reader_keeps_its_groups_apart():
@@ -131,8 +131,8 @@ def test_a_grouped_reader_keeps_its_groups_apart():
     net = nets.Net(2, 5, 5, seed=3)
     a = net.conv("x", (4, 2, 3, 3), out="a")
     found = layers(net.graph(net.conv(a, (6, 2, 2, 2), group=2, out="y")))
-    metric = block_metric(found["a"], np.ones((9, 4), np.float32))
-    v = ir.const(found["y"].inputs[1]).astype(float)
+    metric = compute_block_metric(found["a"], np.ones((9, 4), np.float32))
+    v = ir.const_value(found["y"].inputs[1]).astype(float)
     own = [
         sum(v[(0 if o < 2 else 3) + q, o % 2, i, j] ** 2 for q in range(3) for i in (0, 1) for j in (0, 1))
         for o in range(4)
@@ -145,7 +145,7 @@ def test_a_grouped_reader_keeps_its_groups_apart():
 def test_pooling_lets_channels_through():
     """Behind a global average and a Flatten the next layer reads channels as they were."""
     found = layers(nets.plain())
-    assert block_metric(list(found.values())[1], np.ones((9, 8), np.float32)).shape == (8, 8)
+    assert compute_block_metric(list(found.values())[1], np.ones((9, 8), np.float32)).shape == (8, 8)
 
 
 def test_what_more_than_a_layer_reads_has_no_metric():
@@ -155,7 +155,7 @@ def test_what_more_than_a_layer_reads_has_no_metric():
     b = net.conv(a, (2, 2, 1, 1), out="b")
     net.node("Add", a, b, out="s")
     found = layers(net.graph("s"))
-    assert [block_metric(found[name], np.ones((9, 2), np.float32)) for name in "ab"] == [None, None]
+    assert [compute_block_metric(found[name], np.ones((9, 2), np.float32)) for name in "ab"] == [None, None]
 
 
 def test_only_layers_in_front_of_a_layer_move():
@@ -163,11 +163,11 @@ def test_only_layers_in_front_of_a_layer_move():
     net = nets.Net(6, seed=2)
     alone = net.graph(net.linear("x", (6, 4), out="a"))
     for model, alike in ((alone, True), (linears(True), False)):
-        planned = plan_for(prepare(model, nets.samples(model, 64), None, {"platform": "generic"}))
+        planned = plan_model(prepare_model(model, nets.samples(model, 64), None, {"platform": "generic"}))
         weights = []
-        for methods in (Methods(), Methods(block=True)):
-            made = next(n for n in refined(planned, methods).graph if ir.written_name(n) == "a")
-            weights.append(ir.const(made.inputs[1]))
+        for methods in (RefinementOptions(), RefinementOptions(block=True)):
+            made = next(n for n in refine_weights(planned, methods).graph if ir.output_name(n) == "a")
+            weights.append(ir.const_value(made.inputs[1]))
         assert np.array_equal(*weights) == alike
         assert np.abs(weights[0] - weights[1]).max() < 0.1 * np.abs(weights[0]).max()
 

@@ -5,10 +5,10 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.methods.cell_clipping import kept_cells
+from lingeronnx.flow.methods.cell_clipping import simulate_retained_cells
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net, prepared
 
@@ -33,11 +33,11 @@ def test_recurrence(direction):
     graph = prepared(model(direction))
     (node,) = [n for n in graph.graph if n.op_type == "LSTM"]
     x = np.random.default_rng(1).standard_normal((5, 12, 3)).astype(np.float32)
-    kept = kept_cells(node, x)
+    kept = simulate_retained_cells(node, x)
     assert kept.shape == (5, 12, 4)
     assert not kept[:, 0].any()
-    y = next(a for n, a, _ in FloatRunner(graph, [ir.written_name(node)]).run({"x": x})).astype(np.float64)
-    w, r, b = (ir.const(v).astype(np.float64) for v in node.inputs[1:])
+    y = next(a for n, a, _ in FloatRunner(graph, [ir.output_name(node)]).run({"x": x})).astype(np.float64)
+    w, r, b = (ir.const_value(v).astype(np.float64) for v in node.inputs[1:])
     order = slice(None) if direction == "forward" else slice(None, None, -1)
     steps, before = x[:, order], np.concatenate([np.zeros((5, 1, 4)), y[:, order][:, :-1]], axis=1)
     i, o, _, g = np.split(steps @ w.T + before @ r.T + b[:16] + b[16:], 4, axis=2)
@@ -83,9 +83,9 @@ def test_recurrence_from_given_states(direction):
     found = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     trace_shapes(model, feed)
     normalize(model)
-    (node,) = [n for n in model.graph if n.domain == ir.DOMAIN]
+    (node,) = [n for n in model.graph if n.domain == ir.FUNCTION_DOMAIN]
     states = {key: found[name].transpose(1, 0, 2) for key, name in (("h", "h0"), ("c", "c0"))}
-    kept = kept_cells(node, feed["x"], lengths=feed["lengths"], **states)
+    kept = simulate_retained_cells(node, feed["x"], lengths=feed["lengths"], **states)
     order = slice(None) if direction == "forward" else slice(None, None, -1)
     for k, length in enumerate(feed["lengths"]):
         y, steps = found["y"][:length, 0, k][order].astype(np.float64), feed["x"][k, :length][order]

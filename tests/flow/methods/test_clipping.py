@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScaleChoice, assign, shared_scales
-from lingeronnx.flow.methods.clipping import costly_cuts
-from lingeronnx.flow.observe import observe
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.assign import ScalePolicy, assign_qparams, group_shared_scales
+from lingeronnx.flow.methods.clipping import find_costly_clipping
+from lingeronnx.flow.observe import collect_stats
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from tests.nets import Net
 
-VENUS = by_name("venus")
+VENUS = get_target("venus")
 
 
 def samples():
@@ -44,16 +44,18 @@ def given(model, pieces):
 
 
 def found(model, feed, calibrator="mse", own=None, zero_point=0):
-    """Return (the plan, what `costly_cuts` changes) without the other methods; `x` is held with `zero_point`."""
+    """Return (the plan, what `find_costly_clipping` changes) without the other methods; `x` is held with
+    `zero_point`.
+    """
     normalize(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
-    parts = partition(model, VENUS, {})
-    stats = observe(FloatRunner(model), [(feed, None)], set(parts.activations))
-    shared, choice = shared_scales(parts, VENUS), ScaleChoice("q-value", 8, 8, calibrator, 99.99, own or {})
-    plan, _ = assign(parts, shared, stats, VENUS, choice)
+    parts = partition_graph(model, VENUS, {})
+    stats = collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations))
+    shared, choice = group_shared_scales(parts, VENUS), ScalePolicy("q-value", 8, 8, calibrator, 99.99, own or {})
+    plan, _ = assign_qparams(parts, shared, stats, VENUS, choice)
     plan = plan.with_tensors({**plan.tensors, "x": plan.tensors["x"].changed(zero_point=zero_point)})
     pieces = [{"x": part} for part in np.split(feed["x"], 4)]
-    return plan, costly_cuts(parts, plan, shared, stats, choice, pieces, lambda: given(model, pieces))
+    return plan, find_costly_clipping(parts, plan, shared, stats, choice, pieces, lambda: given(model, pieces))
 
 
 def test_an_output_of_rare_values_keeps_them():

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScaleChoice, shared_scales
+from lingeronnx.flow.assign import ScalePolicy, group_shared_scales
 from lingeronnx.flow.methods import factors
-from lingeronnx.flow.methods.equalize import equalize
-from lingeronnx.flow.methods.ranges import range_factors
-from lingeronnx.flow.observe import observe
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.methods.equalize import equalize_channels
+from lingeronnx.flow.methods.range_fitting import fit_range_factors
+from lingeronnx.flow.observe import collect_stats
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from tests import nets
 from tests.nets import Net
 
-VENUS = by_name("venus")
-PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
+VENUS = get_target("venus")
+PLAIN = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
 def uneven(seed=0, dead=()):
@@ -40,7 +40,7 @@ def uneven(seed=0, dead=()):
 
 
 def data(graph, count=32, seed=9):
-    shape = [d or 1 for d in ir.shape(graph.graph.inputs[0])[1:]]
+    shape = [d or 1 for d in ir.get_shape(graph.graph.inputs[0])[1:]]
     return {"x": np.random.default_rng(seed).standard_normal((count, *shape)).astype(np.float32)}
 
 
@@ -49,7 +49,7 @@ def prepared(graph, feed):
     trace_shapes(graph, one)
     normalize(graph)
     trace_shapes(graph, one)
-    return partition(graph, VENUS, {})
+    return partition_graph(graph, VENUS, {})
 
 
 def outputs(graph, feed):
@@ -62,7 +62,7 @@ def test_equalize_keeps_the_function_and_evens_the_channels():
     feed = data(graph)
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
-    found = equalize(parts, [feed])
+    found = equalize_channels(parts, [feed])
     assert found
     assert all(np.all(f > 0) for f in found.values())
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
@@ -88,7 +88,7 @@ def test_dead_channels_keep_factor_one():
     graph = uneven(dead=(3, 7))
     feed = data(graph)
     parts = prepared(graph, feed)
-    found = equalize(parts, [feed])
+    found = equalize_channels(parts, [feed])
     assert all(np.isfinite(f).all() for f in found.values())
     first = next(f for f in found.values() if len(f) == 16)
     assert first[3] == 1
@@ -101,11 +101,11 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     feed = data(graph)
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
-    stats = observe(FloatRunner(graph), [(feed, None)], set(parts.activations))
-    found = range_factors(parts, shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
+    stats = collect_stats(FloatRunner(graph), [(feed, None)], set(parts.activations))
+    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
-    factors.apply(parts, found)
+    factors.apply_factors(parts, found)
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
 
 

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.flow.methods.float_targets import targets
-from lingeronnx.flow.methods.refine import refinable
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.methods.float_targets import collect_layer_targets
+from lingeronnx.flow.methods.refine import find_refinable_layers
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from tests.nets import Net
 
 PIECES = 3
@@ -29,7 +29,7 @@ def made():
     pieces = [{"x": np.random.default_rng(i).standard_normal((8, 3, 12, 12), np.float32)} for i in range(PIECES)]
     normalize(model)
     trace_shapes(model, {"x": pieces[0]["x"][:1]})
-    return refinable(partition(model, by_name("generic"), {})), FloatRunner(model), pieces
+    return find_refinable_layers(partition_graph(model, get_target("generic"), {})), FloatRunner(model), pieces
 
 
 def plan(layers, scale, zero):
@@ -53,7 +53,9 @@ def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
     """
     layers, runner, pieces = made
     compared = set(layers) if means else set()
-    found = targets(layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False, means=compared)
+    found = collect_layer_targets(
+        layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False, means=compared
+    )
     values = whole(layers, runner, pieces)
     rng = np.random.default_rng(1)
     for number, name in enumerate(layers):
@@ -91,10 +93,10 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
     feed = {"x": np.random.default_rng(0).standard_normal((8, 3, 6, 6), np.float32)}
     normalize(model)
     trace_shapes(model, {"x": feed["x"][:1]})
-    layers = refinable(partition(model, by_name("generic"), {}))
+    layers = find_refinable_layers(partition_graph(model, get_target("generic"), {}))
     (name,) = layers
     runner, held = FloatRunner(model), Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)})
-    found = targets(layers, held, runner, [feed], 1 << 20, set(), alike=False)[name]
+    found = collect_layer_targets(layers, held, runner, [feed], 1 << 20, set(), alike=False)[name]
     values = whole(layers, runner, [feed])[name]
     integers = np.random.default_rng(1).integers(-128, 128, values.shape).astype(np.int8)
     steep = np.resize(np.float32(slopes).astype(np.float64), 4)
@@ -112,7 +114,7 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
 def test_large_maps_are_compared_at_some_positions_of_every_piece(made):
     """At 1024 positions where the memory allows no more; small maps at all."""
     layers, runner, pieces = made
-    found = targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), alike=False)
+    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), alike=False)
     counts = [len(found[name].index) for name in layers]
     assert counts == [1024, 1024, 24]
     for target in found.values():
@@ -125,7 +127,7 @@ def test_values_are_kept_where_they_are_looked_at(made):
     """Of other layers an eighth of a byte for each stays."""
     layers, runner, pieces = made
     first, second, _ = layers
-    found = targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, alike=True)
+    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, alike=True)
     values = np.moveaxis(whole(layers, runner, pieces)[second], 1, -1).reshape(-1, 9)
     assert np.array_equal(found[second].values, values[found[second].index])
     assert found[first].values.nbytes == 0

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.flow import plan_for, prepare, refined
+from lingeronnx.flow import plan_model, prepare_model, refine_weights
 from lingeronnx.flow.lower import lower
-from lingeronnx.flow.methods.output_gradients import OutputMoments, output_moments
-from lingeronnx.flow.methods.refine import Methods, refinable
+from lingeronnx.flow.methods.output_gradients import OutputMoments, compute_output_moments
+from lingeronnx.flow.methods.refine import RefinementOptions, find_refinable_layers
 from lingeronnx.graph import ir
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
@@ -27,8 +27,8 @@ def branching():
 
 
 def _prepared(graph, feed):
-    planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "effort": "fast"}))
-    return planned.graph, refinable(planned.parts)
+    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
+    return planned.graph, find_refinable_layers(planned.parts)
 
 
 def _changed(graph, node, weight, bias):
@@ -36,8 +36,8 @@ def _changed(graph, node, weight, bias):
     copy = ir.clone(graph)
     other = next(each for each in copy.graph if each.name == node.name)
     for index, change in ((1, weight), (2, bias)):
-        old = ir.constant(other.inputs[index])
-        ir.set_constant(copy, other, index, (old + change).astype(np.float32), "changed")
+        old = ir.require_const_value(other.inputs[index])
+        ir.set_constant_input(copy, other, index, (old + change).astype(np.float32), "changed")
     return copy
 
 
@@ -50,7 +50,7 @@ def _moved(graph, node, feed, change, before):
 
     before : the layer's output without the change.
     """
-    name, none = ir.written_name(node), np.zeros(len(change))
+    name, none = ir.output_name(node), np.zeros(len(change))
     moved = _tensor(_changed(graph, node, change, none), feed, name) - before
     mean = moved.mean(axis=tuple(axis for axis in range(moved.ndim) if axis != 1))
     ends = [_tensor(_changed(graph, node, sign * change, -sign * mean), feed, "y") for sign in (1, -1)]
@@ -61,16 +61,16 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
     """The diagonals of H and G are summed squares of what single weights do to the outputs, told by differences."""
     graph, mixtures, step = branching(), 1500, 2e-3
     feed = {"x": np.random.default_rng(2).standard_normal((2, 4, 11, 9)).astype(np.float32)}
-    monkeypatch.setattr("lingeronnx.flow.methods.output_gradients._MIXTURES", mixtures)
-    planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "effort": "fast"}))
-    model, layers = planned.graph, refinable(planned.parts)
+    monkeypatch.setattr("lingeronnx.flow.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures)
+    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
+    model, layers = planned.graph, find_refinable_layers(planned.parts)
     power = np.square(_tensor(model, feed, "y")).sum()
-    found = output_moments(model, layers, ["y"], [feed])
+    found = compute_output_moments(model, layers, ["y"], [feed])
     assert found.keys() == layers.keys()
     assert len(layers) == 4
     for name, node in layers.items():
-        shape = ir.constant(node.inputs[1]).shape
-        squares, before = np.zeros(shape), _tensor(model, feed, ir.written_name(node))
+        shape = ir.require_const_value(node.inputs[1]).shape
+        squares, before = np.zeros(shape), _tensor(model, feed, ir.output_name(node))
         for place in np.ndindex(shape):
             change = np.zeros(shape)
             change[place] = step
@@ -90,10 +90,10 @@ def test_a_layer_in_front_of_an_unknown_operator_has_none():
     n.linear(n.node("Flatten", n.conv(s, (4, 4, 3, 3), out="behind")), (64, 2), out="y")
     graph = n.graph("y")
     feed = {"x": smooth(16, 0)}
-    planned = plan_for(prepare(graph, feed, None, {"platform": "generic"}))
-    layers = refinable(planned.parts)
+    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic"}))
+    layers = find_refinable_layers(planned.parts)
     assert len(layers) == 3
-    assert output_moments(planned.graph, layers, ["y"], [feed]).keys() == layers.keys() - {a}
+    assert compute_output_moments(planned.graph, layers, ["y"], [feed]).keys() == layers.keys() - {a}
 
 
 def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
@@ -116,10 +116,10 @@ def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
 def test_outputs_come_nearer_on_unseen_data(bits):
     """With 4 bits they do, on other samples than those that were rounded for; wider weights are left as they were."""
     graph, test = net(), {"x": smooth(128, 1)}
-    planned = plan_for(prepare(graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}))
-    methods = Methods(outputs=True)
-    assert Methods().alike(methods, planned.parts, planned.plan) == (bits == 8)
-    graphs = [refined(planned, each) for each in (Methods(), methods)]
+    planned = plan_model(prepare_model(graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}))
+    methods = RefinementOptions(outputs=True)
+    assert RefinementOptions().alike(methods, planned.parts, planned.plan) == (bits == 8)
+    graphs = [refine_weights(planned, each) for each in (RefinementOptions(), methods)]
     if bits == 8:
         both = [[value.const_value.numpy() for value in each.graph.initializers.values()] for each in graphs]
         assert all(np.array_equal(*pair) for pair in zip(*both, strict=True))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow import plan_for, prepare, refined
+from lingeronnx.flow import plan_model, prepare_model, refine_weights
 from lingeronnx.flow.lower import lower
-from lingeronnx.flow.methods.refine import Methods
+from lingeronnx.flow.methods.refine import RefinementOptions
 from lingeronnx.flow.partition import Partition
+from lingeronnx.run.chip_part import extract_chip_part
 from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.part import chip_part
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import VENUS
@@ -50,7 +50,7 @@ def test_refined_integers_are_closer_on_unseen_data():
 
 
 def _weights(planned, methods):
-    constants = refined(planned, methods).graph.initializers
+    constants = refine_weights(planned, methods).graph.initializers
     return {name: value.const_value.numpy().tobytes() for name, value in constants.items()}
 
 
@@ -62,10 +62,12 @@ def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
     """With 4 bits all but `block` is done anyway; without a sum there is nothing to make up for."""
     graph = model()
     feed = {"x": smooth(16, 0)} if model is net else nets.samples(graph, 16)
-    planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
-    plain = _weights(planned, Methods())
-    methods = {switch: Methods(**{switch: True}) for switch in ("aim", "behind", "descend", "block")}
-    assert {name for name, other in methods.items() if Methods().alike(other, planned.parts, planned.plan)} == idle
+    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
+    plain = _weights(planned, RefinementOptions())
+    methods = {switch: RefinementOptions(**{switch: True}) for switch in ("aim", "behind", "descend", "block")}
+    assert {
+        name for name, other in methods.items() if RefinementOptions().alike(other, planned.parts, planned.plan)
+    } == idle
     assert all(_weights(planned, methods[name]) == plain for name in idle)
     if bits == 8:
         assert _weights(planned, methods["descend"]) != plain
@@ -74,9 +76,11 @@ def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
 def test_one_layer_of_8_bits_makes_a_difference():
     """Where a single weight has more bits than 4, methods that move it are another thing."""
     settings = {"platform": "generic", "weight_bits": 4, "overrides": {"y": {"weight_bits": 8}}}
-    planned = plan_for(prepare(net(), {"x": smooth(32, 0)}, None, settings))
-    assert not Methods().alike(Methods(aim=True), planned.parts, planned.plan)
-    assert Methods().alike(Methods(behind=True), planned.parts, planned.plan)  # the last layer feeds no sum
+    planned = plan_model(prepare_model(net(), {"x": smooth(32, 0)}, None, settings))
+    assert not RefinementOptions().alike(RefinementOptions(aim=True), planned.parts, planned.plan)
+    assert RefinementOptions().alike(
+        RefinementOptions(behind=True), planned.parts, planned.plan
+    )  # the last layer feeds no sum
 
 
 def test_effort_best_tries_no_method_twice():
@@ -97,10 +101,10 @@ def test_layers_are_told_one_by_one():
 
 def test_scales_are_the_plans():
     """Refinement changes integers, no scale: the plan read back from the graph is the plan."""
-    from lingeronnx.flow.lower import plan_of
+    from lingeronnx.flow.lower import extract_plan
 
     result = quantize(net(), {"x": smooth(32, 0)})
-    read = plan_of(result.graph).tensors
+    read = extract_plan(result.graph).tensors
     assert {name: read[name] for name in result.plan.tensors if name in read} == {
         name: q for name, q in result.plan.tensors.items() if name in read
     }
@@ -114,7 +118,7 @@ def test_the_chip_part_computes_the_same():
     y = n.conv(c, (4, 8, 1, 1), out="logits")
     n.node("Softmax", y, axis=1, out="p")
     result = quantize(n.graph("p"), {"x": smooth(16, 0)}, effort="fast")
-    part = Session(chip_part(result.graph, result.platform))
+    part = Session(extract_chip_part(result.graph, result.platform))
     source, target = part.get_inputs()[0].name, part.get_outputs()[0].name
     assert target == "logits"
     assert {node.op_type for node in part.model.graph} == {

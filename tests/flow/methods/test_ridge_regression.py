@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow.methods.ridge_regression import aimed
+from lingeronnx.flow.methods.ridge_regression import fit_weights_to_outputs
 from tests import nets
-from tests.examples import examples, first
+from tests.case_selection import limit_examples, mark_rest_slow
 
 HALF = np.arange(400) % 2 == 0
 
@@ -28,14 +28,14 @@ def error(weight, rows, values, floor=-np.inf):
 
 
 @given(st.integers(0, 10_000))
-@examples(15)
+@limit_examples(15)
 def test_errors_of_the_inputs_are_made_up_for(seed):
     """What the inputs lost, and correlates with what they still have, comes back: the error falls, on new rows too."""
     rng = np.random.default_rng(seed)
     weight, mix = rng.standard_normal((3, 4)), rng.standard_normal((4, 4))
     exact = rng.standard_normal((400, 4)) @ mix
     rows = exact * np.array([0.5, 1.0, 1.5, 1.0])  # as an earlier layer left them
-    moved = aimed(weight, rows[:300], exact[:300] @ weight.T, -np.inf, HALF[:300])
+    moved = fit_weights_to_outputs(weight, rows[:300], exact[:300] @ weight.T, -np.inf, HALF[:300])
     assert error(moved, rows[:300], exact[:300] @ weight.T) < error(weight, rows[:300], exact[:300] @ weight.T)
     assert error(moved, rows[300:], exact[300:] @ weight.T) < error(weight, rows[300:], exact[300:] @ weight.T)
 
@@ -44,11 +44,11 @@ def test_nothing_moves_where_nothing_is_learnt():
     """Exact inputs, noise that no weight explains, too few rows, rows of zeros: the weight comes back as it was."""
     rng = np.random.default_rng(1)
     weight, rows = rng.standard_normal((3, 8)), rng.standard_normal((300, 8))
-    assert aimed(weight, rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
+    assert fit_weights_to_outputs(weight, rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
     noise = 0.01 * rng.standard_normal((300, 3))
-    assert aimed(weight, rows, rows @ weight.T + noise, -np.inf, HALF[:300]) is weight
-    assert aimed(weight, rows[:20], 2 * rows[:20] @ weight.T, -np.inf, HALF[:20]) is weight
-    assert aimed(weight, 0 * rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
+    assert fit_weights_to_outputs(weight, rows, rows @ weight.T + noise, -np.inf, HALF[:300]) is weight
+    assert fit_weights_to_outputs(weight, rows[:20], 2 * rows[:20] @ weight.T, -np.inf, HALF[:20]) is weight
+    assert fit_weights_to_outputs(weight, 0 * rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
 
 
 def test_what_a_relu_cuts_off_does_not_count():
@@ -56,13 +56,13 @@ def test_what_a_relu_cuts_off_does_not_count():
     rng = np.random.default_rng(2)
     weight, rows = rng.standard_normal((2, 5)), rng.standard_normal((200, 5))
     values = 3 * rows @ weight.T - 100.0
-    assert aimed(weight, rows, values, 0.0, HALF[:200]) is weight
-    assert aimed(weight, rows, values, -np.inf, HALF[:200]) is not weight
+    assert fit_weights_to_outputs(weight, rows, values, 0.0, HALF[:200]) is weight
+    assert fit_weights_to_outputs(weight, rows, values, -np.inf, HALF[:200]) is not weight
 
 
 @pytest.mark.parametrize(
     ("name", "platform"),
-    first(1, [("shortcut", "venus"), ("residual", "venus"), ("residual", "generic"), ("depthwise", "venus")]),
+    mark_rest_slow(1, [("shortcut", "venus"), ("residual", "venus"), ("residual", "generic"), ("depthwise", "venus")]),
 )
 def test_best_is_never_worse_where_it_is_measured(name, platform):
     """Law: on the samples that the report speaks of; a note says what was gained, kept or not."""
@@ -91,7 +91,7 @@ def test_inputs_that_never_change_aim_at_nothing():
     """Their sums are singular, whatever the ridge."""
     weight, first = np.ones((3, 2)), np.arange(40) < 20
     values = np.random.default_rng(0).standard_normal((40, 3))
-    assert np.array_equal(aimed(weight, np.ones((40, 2)), values, -np.inf, first), weight)
+    assert np.array_equal(fit_weights_to_outputs(weight, np.ones((40, 2)), values, -np.inf, first), weight)
 
 
 def test_too_few_samples_to_choose_by():

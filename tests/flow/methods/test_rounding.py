@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.flow.methods import rounding
-from lingeronnx.flow.methods.rounding import compensated_round, descended, output_error
-from tests.examples import examples
+from lingeronnx.flow.methods.rounding import minimize_by_coordinate_descent, output_error, round_with_compensation
+from tests.case_selection import limit_examples
 
 
 def moments_of(rng, size, samples=400):
@@ -40,18 +40,18 @@ def test_as_published(groups, rows, size):
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     moments[groups // 2] *= groups == 1  # else a dead group
     want = [one_by_one(w, m, 400, -128, 127) for w, m in zip(weight, moments, strict=True) if m.any()]
-    found = compensated_round(weight, moments, 400, -128, 127)
+    found = round_with_compensation(weight, moments, 400, -128, 127)
     assert np.array_equal([r for r, m in zip(found, moments, strict=True) if m.any()], want)
     assert np.array_equal(found[groups // 2], np.clip(np.floor(weight[groups // 2] + 0.5), -128, 127)) or groups == 1
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 24), st.integers(1, 6))
-@examples(40, derandomize=True)
+@limit_examples(40, derandomize=True)
 def test_results_are_integers_in_range_and_near(seed, size, rows):
     """Every result is an integer of the range; where the range does not bind, it moves by few steps only."""
     rng = np.random.default_rng(seed)
     weight = rng.uniform(-140, 140, (1, rows, size))
-    result = compensated_round(weight, moments_of(rng, size), 400, -128, 127)
+    result = round_with_compensation(weight, moments_of(rng, size), 400, -128, 127)
     assert np.array_equal(result, np.round(result))
     assert result.min() >= -128
     assert result.max() <= 127
@@ -63,14 +63,14 @@ def test_correlated_inputs_gain():
     moments = moments_of(rng, 32)
     weight = rng.uniform(-20, 20, (1, 16, 32))
     nearest = np.floor(weight + 0.5)
-    better = compensated_round(weight, moments, 4000, -128, 127)
+    better = round_with_compensation(weight, moments, 4000, -128, 127)
     assert output_error(better - weight, moments) < 0.5 * output_error(nearest - weight, moments)
 
 
 def test_uncorrelated_inputs_round_to_nearest():
     """With nothing to compensate with, it is rounding half up."""
     weight = np.array([[[0.5, -0.5, 1.4, 2.6, -3.5]]])
-    result = compensated_round(weight, np.eye(5)[None], 10**9, -128, 127)
+    result = round_with_compensation(weight, np.eye(5)[None], 10**9, -128, 127)
     assert result.tolist() == [[[1.0, 0.0, 1.0, 3.0, -3.0]]]
 
 
@@ -79,7 +79,7 @@ def test_close_to_the_best_of_all_roundings():
     rng = np.random.default_rng(5)
     moments = moments_of(rng, 8)
     weight = rng.uniform(-9, 9, (1, 1, 8))
-    result = compensated_round(weight, moments, 10**6, -128, 127)
+    result = round_with_compensation(weight, moments, 10**6, -128, 127)
     corners = (np.floor(weight[0, 0]) + np.array(up) for up in itertools.product((0, 1), repeat=8))
     best = min(output_error(corner[None, None] - weight, moments) for corner in corners)
     assert output_error(result - weight, moments) <= 2 * best
@@ -88,7 +88,7 @@ def test_close_to_the_best_of_all_roundings():
 @pytest.mark.parametrize("moments", [np.zeros((1, 4, 4)), np.ones((1, 4, 4))])
 def test_degenerate_moments(moments):
     """Dead or identical inputs give integers, no exception."""
-    result = compensated_round(np.array([[[0.4, 0.4, 0.4, 0.4]]]), moments, 100, -128, 127)
+    result = round_with_compensation(np.array([[[0.4, 0.4, 0.4, 0.4]]]), moments, 100, -128, 127)
     assert np.isfinite(result).all()
     assert np.array_equal(result, np.round(result))
 
@@ -110,13 +110,13 @@ def squared(row, target, h):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.sampled_from([(-8, 7), (-128, 127)]))
-@examples(30, derandomize=True)
+@limit_examples(30, derandomize=True)
 def test_no_single_integer_could_move(seed, size, bounds):
     """Behind coordinate descent no integer can move by one with gain, and the error is not above that of its start."""
     rng = np.random.default_rng(seed)
     weight, moments = rng.uniform(1.1 * bounds[0], 1.1 * bounds[1], (1, 2, size)), moments_of(rng, size)
-    start = compensated_round(weight, moments, 400, *bounds)
-    found = descended(start, weight, moments, 400, *bounds)
+    start = round_with_compensation(weight, moments, 400, *bounds)
+    found = minimize_by_coordinate_descent(start, weight, moments, 400, *bounds)
     assert np.array_equal(found, np.clip(np.rint(found), *bounds))
     h = damped(moments[0].tolist(), 400)
     for before, row, target in zip(start[0], found[0], weight[0], strict=True):
@@ -134,7 +134,7 @@ def test_descent_in_blocks_is_descent_by_elements():
     moments = np.concatenate([moments_of(rng, size), np.zeros((1, size, size))])
     weight = rng.uniform(-8, 7, (2, 2, size))
     start = np.clip(np.floor(weight + 0.5), -8, 7)
-    found = descended(start, weight, moments, 10**9, -8, 7)
+    found = minimize_by_coordinate_descent(start, weight, moments, 10**9, -8, 7)
     h = moments[0] + 0.01 * np.trace(moments[0]) / size * np.eye(size)
     for row, target, have in zip(start[0].copy(), weight[0], found[0], strict=True):
         moved = True
@@ -153,7 +153,7 @@ def test_with_room_for_all_nothing_is_better():
     for _ in range(8):
         weight, moments = rng.uniform(-8, 7, (2, 3, 6)), np.concatenate([moments_of(rng, 6) for _ in range(2)])
         h = np.array([damped(m, 4000) for m in moments])
-        found = compensated_round(weight, moments, 4000, -8, 7, ways=1 << 6)
+        found = round_with_compensation(weight, moments, 4000, -8, 7, ways=1 << 6)
         for g, o in itertools.product(range(2), range(3)):
             off = found[g, o] - weight[g, o]
             assert off @ h[g] @ off <= least_of_all(weight[g, o], h[g]) * (1 + 1e-9)
@@ -185,20 +185,20 @@ def test_several_roundings_are_nearer_than_one(groups, rows, size, stepped):
     weight = rng.uniform(-9, 8, (groups, rows, size))
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     step = rng.choice([1.0, 2.0], weight.shape) if stepped else None
-    one, several = (compensated_round(weight, moments, 4000, -8, 7, step, ways=ways) for ways in (1, 8))
+    one, several = (round_with_compensation(weight, moments, 4000, -8, 7, step, ways=ways) for ways in (1, 8))
     count = several if step is None else several / step
     assert np.array_equal(count, np.rint(count))
     assert np.abs(count + 0.5).max() <= 7.5
     h = np.array([damped(m, 4000) for m in moments])
     assert output_error(several - weight, h).sum() < 0.97 * output_error(one - weight, h).sum()
     moments[0] = 0
-    dead = compensated_round(weight, moments, 4000, -8, 7, step, ways=8)
-    assert np.array_equal(dead[0], rounding.nearest(weight, -8, 7, step)[0])
+    dead = round_with_compensation(weight, moments, 4000, -8, 7, step, ways=8)
+    assert np.array_equal(dead[0], rounding.round_to_nearest(weight, -8, 7, step)[0])
 
 
 def test_where_there_is_no_room_one_is_kept(monkeypatch):
-    monkeypatch.setattr(rounding, "_ROOM", 99)
+    monkeypatch.setattr(rounding, "_MAX_BEAM_ELEMENTS", 99)
     rng = np.random.default_rng(1)
     weight, moments = rng.uniform(-9, 8, (1, 5, 10)), moments_of(rng, 10)
-    one, several = (compensated_round(weight, moments, 400, -8, 7, ways=ways) for ways in (1, 8))
+    one, several = (round_with_compensation(weight, moments, 400, -8, 7, ways=ways) for ways in (1, 8))
     assert np.array_equal(one, several)

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from lingeronnx import api
-from lingeronnx.flow import plan_for, prepare
-from lingeronnx.flow.assign import legalize, shared_scales
-from lingeronnx.flow.methods.scale_search import scales_by_outputs
+from lingeronnx.flow import plan_model, prepare_model
+from lingeronnx.flow.assign import group_shared_scales, legalize
+from lingeronnx.flow.methods.scale_search import search_scales_by_output_error
 from tests import nets
 from tests.flow.trials.test_cross_validation import classifier
 
@@ -17,7 +17,7 @@ from tests.flow.trials.test_cross_validation import classifier
 def planned(**settings):
     """Return a planned net of two convolutions with a sum behind them."""
     net = nets.shortcut()
-    return plan_for(prepare(net, nets.samples(net, 32), None, settings))
+    return plan_model(prepare_model(net, nets.samples(net, 32), None, settings))
 
 
 def climbing(plan, score):
@@ -39,7 +39,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     """A score with its top some steps away, in both directions: the scales are the wished ones, shared ones too."""
     made = planned(platform=platform, mode=mode)
     parts, plan, target = made.parts, made.plan, made.target
-    shared = [group for group in shared_scales(parts, target) if group.tensors[0] in plan.tensors]
+    shared = [group for group in group_shared_scales(parts, target) if group.tensors[0] in plan.tensors]
     wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(shared)}
     wish[shared[0].tensors[0]] = 0.0
 
@@ -49,7 +49,9 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
             for name, far in wish.items()
         }
 
-    found = scales_by_outputs(parts, plan, shared, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
+    found = search_scales_by_output_error(
+        parts, plan, shared, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values()))
+    )
     assert found is not plan
     assert legalize(found, parts, shared, target)[0] == found
     for group in shared:
@@ -63,10 +65,10 @@ def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
     parts, plan, target = made.parts, made.plan, made.target
-    shared = shared_scales(parts, target)
-    assert scales_by_outputs(parts, plan, shared, target, frozenset(), lambda _: False) is plan
+    shared = group_shared_scales(parts, target)
+    assert search_scales_by_output_error(parts, plan, shared, target, frozenset(), lambda _: False) is plan
     fixed = frozenset(name for group in shared for name in group.tensors)
-    assert scales_by_outputs(parts, plan, shared, target, fixed, lambda _: True) is plan
+    assert search_scales_by_output_error(parts, plan, shared, target, fixed, lambda _: True) is plan
 
 
 def test_a_scale_of_the_users_stays():

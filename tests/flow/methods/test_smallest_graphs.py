@@ -8,26 +8,26 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.assign import ScaleChoice, assign, shared_scales
-from lingeronnx.flow.factor_groups import SCALED_BY_HOST
+from lingeronnx.flow.assign import ScalePolicy, assign_qparams, group_shared_scales
+from lingeronnx.flow.factor_groups import HOST_SCALING_REASON
 from lingeronnx.flow.methods import factors
-from lingeronnx.flow.methods.equalize import equalize
-from lingeronnx.flow.methods.host_scale import free_borders, settle
-from lingeronnx.flow.methods.ranges import range_factors
-from lingeronnx.flow.methods.refine import refine
-from lingeronnx.flow.observe import observe
-from lingeronnx.flow.partition import partition
+from lingeronnx.flow.methods.equalize import equalize_channels
+from lingeronnx.flow.methods.host_scaling import insert_host_scaling, set_host_factors
+from lingeronnx.flow.methods.range_fitting import fit_range_factors
+from lingeronnx.flow.methods.refine import refine_layers
+from lingeronnx.flow.observe import collect_stats
+from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.plan import Plan
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs
 
-VENUS, GENERIC = by_name("venus"), by_name("generic")
-PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
+VENUS, GENERIC = get_target("venus"), get_target("generic")
+PLAIN = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
 def chain(gain_in=1.0, gain_out=1.0, bias=True):
@@ -45,8 +45,8 @@ def ready(model, gain=1.0, count=16):
     for run in (lambda: None, lambda: normalize(model)):
         run()
         trace_shapes(model, {"x": feed["x"][:1]})
-    parts = partition(model, VENUS, {})
-    return feed, parts, observe(FloatRunner(model), [(feed, None)], set(parts.activations))
+    parts = partition_graph(model, VENUS, {})
+    return feed, parts, collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations))
 
 
 # ---- factors -------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_factors_move_into_the_weights(factor):
     feed, parts, _ = ready(model)
     before = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     made = {"a": np.array(factor), next(str(n.outputs[0].name) for n in model.graph): np.array(factor)}
-    factors.apply(parts, made)
+    factors.apply_factors(parts, made)
     after = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     np.testing.assert_allclose(after["a"], before["a"] * np.reshape(factor, (-1, 1, 1)), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(after["y"], before["y"], rtol=1e-4, atol=1e-5)
@@ -67,7 +67,7 @@ def test_factors_move_into_the_weights(factor):
 
 def test_factors_combine():
     """Two sets one after the other are their product."""
-    found = factors.combine({"a": np.array([2.0]), "b": np.array([3.0])}, {"b": np.array([1.0, 5.0])})
+    found = factors.multiply_factors({"a": np.array([2.0]), "b": np.array([3.0])}, {"b": np.array([1.0, 5.0])})
     assert {name: list(value) for name, value in found.items()} == {"a": [2.0], "b": [3.0, 15.0]}
 
 
@@ -81,7 +81,7 @@ def test_an_even_net_is_left_alone():
     net.node("Conv", net.node("Relu", net.node("Conv", "x", ones[0])), ones[1], out="y")
     model = net.graph("y")
     feed, parts, _ = ready(model)
-    assert equalize(parts, [feed]) == {}
+    assert equalize_channels(parts, [feed]) == {}
 
 
 def test_a_tensor_that_leaves_is_left_alone():
@@ -91,7 +91,7 @@ def test_a_tensor_that_leaves_is_left_alone():
     net.conv(a, (4, 8, 1, 1), out="y")
     model = net.graph("y", "a")
     feed, parts, _ = ready(model)
-    assert equalize(parts, [feed]) == {}
+    assert equalize_channels(parts, [feed]) == {}
 
 
 # ---- host-scale ----------------------------------------------------------------------------------------------------
@@ -110,10 +110,10 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, shared_scales(parts, VENUS), stats, VENUS, PLAIN)
+    added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
     assert ops(model) == left
     assert set(alike.values()) <= set(stats)
-    assert set(added.values()) <= {SCALED_BY_HOST}
+    assert set(added.values()) <= {HOST_SCALING_REASON}
     assert len(added) == left.count("Mul")
     np.testing.assert_array_equal(outputs(model, feed)["y"], before)
     assert set(parts.with_floats(added).activations) <= {*stats, *alike}
@@ -123,7 +123,7 @@ def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
     _, parts, stats = ready(model, 1e5)
-    assert free_borders(parts, shared_scales(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
+    assert insert_host_scaling(parts, group_shared_scales(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
@@ -133,13 +133,13 @@ def test_the_constants_are_settled(gain_in, gain_out):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, shared_scales(parts, VENUS), stats, VENUS, PLAIN)
+    added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
     parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
-    found = range_factors(parts, shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
+    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
-    factors.apply(parts, found)
-    settle(model, added, found)
+    factors.apply_factors(parts, found)
+    set_host_factors(model, added, found)
     scale = np.abs(before).max()
     np.testing.assert_allclose(outputs(model, feed)["y"] / scale, before / scale, rtol=0, atol=1e-5)
 
@@ -176,21 +176,23 @@ def planned(model):
 
 
 def planned_for(parts, stats):
-    return assign(parts, shared_scales(parts, VENUS), stats, VENUS, ScaleChoice("q-value", 8, 8, "mse", 99.99, {}))[0]
+    return assign_qparams(
+        parts, group_shared_scales(parts, VENUS), stats, VENUS, ScalePolicy("q-value", 8, 8, "mse", 99.99, {})
+    )[0]
 
 
 def test_refined_weights_lie_on_the_grid():
     """They are integers over the weight's scale, at most one step from where they were; biases move."""
     model = chain()
     feed, parts, plan = planned(model)
-    before = {str(n.name): [ir.const(v) for v in n.inputs[1:]] for n in model.graph if n.op_type == "Conv"}
-    scales = {str(n.name): plan.tensors[ir.read_name(n, 1)].scale for n in model.graph if n.op_type == "Conv"}
-    refine(parts, plan, VENUS, feed, FloatRunner(model))
+    before = {str(n.name): [ir.const_value(v) for v in n.inputs[1:]] for n in model.graph if n.op_type == "Conv"}
+    scales = {str(n.name): plan.tensors[ir.input_name(n, 1)].scale for n in model.graph if n.op_type == "Conv"}
+    refine_layers(parts, plan, VENUS, feed, FloatRunner(model))
     moved = 0
     for node in model.graph:
         if node.op_type != "Conv":
             continue
-        weight, bias = (ir.const(v) for v in node.inputs[1:])
+        weight, bias = (ir.const_value(v) for v in node.inputs[1:])
         old, scale = before[str(node.name)], scales[str(node.name)]
         if not np.array_equal(weight, old[0]):
             counts = weight * scale
@@ -212,10 +214,10 @@ def test_a_shared_weight_is_not_rounded_again():
     for run in (lambda: None, lambda: normalize(model)):
         run()
         trace_shapes(model, {"x": feed["x"][:1]})
-    parts = partition(model, VENUS, {})
-    plan = planned_for(parts, observe(FloatRunner(model), [(feed, None)], set(parts.activations)))
-    old = ir.const(next(iter(model.graph)).inputs[1])
-    refine(parts, plan, VENUS, feed, FloatRunner(model))
+    parts = partition_graph(model, VENUS, {})
+    plan = planned_for(parts, collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations)))
+    old = ir.const_value(next(iter(model.graph)).inputs[1])
+    refine_layers(parts, plan, VENUS, feed, FloatRunner(model))
     layers = [n for n in model.graph if n.op_type == "Conv"]
     assert layers[0].inputs[1] is layers[1].inputs[1]
-    np.testing.assert_array_equal(ir.const(layers[0].inputs[1]), old)
+    np.testing.assert_array_equal(ir.const_value(layers[0].inputs[1]), old)

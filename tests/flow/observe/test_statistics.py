@@ -8,14 +8,14 @@ from hypothesis.extra import numpy as hnp
 
 import lingeronnx as lo
 from lingeronnx.errors import DataError
-from lingeronnx.flow import observe_model, prepare
-from lingeronnx.flow.observe.statistics import HALF, TensorStats, _with_shares, observe
+from lingeronnx.flow import calibrate_model, prepare_model
+from lingeronnx.flow.observe.statistics import HALF_BINS, TensorStats, _clip_softmax_logits, collect_stats
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 from tests.passes.helpers import graph
 
-few = examples(60, derandomize=True)
+few = limit_examples(60, derandomize=True)
 FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6), elements=FLOATS)
 
@@ -31,9 +31,9 @@ def same(left, right):
 
 def naive_bins(array, exponent):
     """Count values in bins 2**exponent wide, one by one."""
-    bins = np.zeros(2 * HALF, np.int64)
+    bins = np.zeros(2 * HALF_BINS, np.int64)
     for value in array.reshape(-1).tolist():
-        bins[int(np.floor(value / 2.0**exponent)) + HALF] += 1
+        bins[int(np.floor(value / 2.0**exponent)) + HALF_BINS] += 1
     return bins
 
 
@@ -47,7 +47,7 @@ def test_one_array(array):
     np.testing.assert_array_equal(seen.bins, naive_bins(array, seen.exponent))
     reach = max(array.max(), -array.min())
     if reach > 1e-30:
-        assert HALF // 2 <= reach / 2.0**seen.exponent <= HALF
+        assert HALF_BINS // 2 <= reach / 2.0**seen.exponent <= HALF_BINS
 
 
 @few
@@ -74,8 +74,8 @@ def test_merge_of_distant_ranges():
     """Small values next to a huge one end in the two bins around zero, by sign."""
     small, huge = TensorStats.of(np.float32([1e-30, -1e-30, 0])), TensorStats.of(np.float32([1e9]))
     merged = small.merge(huge)
-    assert merged.bins[HALF] == 2
-    assert merged.bins[HALF - 1] == 1
+    assert merged.bins[HALF_BINS] == 2
+    assert merged.bins[HALF_BINS - 1] == 1
     same(merged, TensorStats.of(np.float32([1e-30, -1e-30, 0, 1e9])))
 
 
@@ -134,7 +134,7 @@ def test_centres(array):
 def test_all_zero():
     """A tensor of zeros has an empty range and no error at any scale."""
     seen = TensorStats.of(np.zeros((4, 4), np.float32))
-    assert (seen.low, seen.high, seen.squares, seen.bins[HALF]) == (0, 0, 0, 16)
+    assert (seen.low, seen.high, seen.squares, seen.bins[HALF_BINS]) == (0, 0, 0, 16)
     assert seen.error(128.0, -128, 127) < 1e-60
 
 
@@ -152,8 +152,8 @@ def test_any_batch_split(size):
     """Law: any split of the data into batches gives the same statistics."""
     data = np.random.default_rng(2).uniform(0.1, 3, (10, 4)).astype(np.float32)
     runner = FloatRunner(graph(MODEL))
-    whole = observe(runner, batches(data, 10), {"x", "e"})
-    split = observe(runner, batches(data, size), {"x", "e"})
+    whole = collect_stats(runner, batches(data, 10), {"x", "e"})
+    split = collect_stats(runner, batches(data, size), {"x", "e"})
     assert whole.keys() == split.keys() == {"x", "e"}
     for name, seen in whole.items():
         same(seen, split[name])
@@ -162,7 +162,7 @@ def test_any_batch_split(size):
 def test_progress():
     """on_batch hears the number of samples of each batch."""
     seen = []
-    observe(FloatRunner(graph(MODEL)), batches(np.ones((10, 4), np.float32), 4), {"y"}, on_batch=seen.append)
+    collect_stats(FloatRunner(graph(MODEL)), batches(np.ones((10, 4), np.float32), 4), {"y"}, on_batch=seen.append)
     assert seen == [4, 4, 2]
 
 
@@ -171,18 +171,18 @@ def test_nan_is_named(value):
     """Log of a negative number is NaN, of zero infinite: the error names the first such tensor."""
     data = np.array([[1, 2, 3, 4], [1, 2, 3, value]], np.float32)
     with pytest.raises(DataError, match="tensor 'l' becomes NaN or infinite on the calibration data") as caught:
-        observe(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
+        collect_stats(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_known_is_not_counted_again():
     """A tensor whose factors are the same is taken over; the others are as if nothing had been known."""
     model = nets.residual()
-    prepared = prepare(model, nets.samples(model, 40), None, {})
-    before = observe_model(prepared)
+    prepared = prepare_model(model, nets.samples(model, 40), None, {})
+    before = calibrate_model(prepared)
     last = list(prepared.graph.graph)[-1]
     less = prepared.with_host({str(last.name): "for a test"})
-    fresh, found = observe_model(less), observe_model(less, before=before)
+    fresh, found = calibrate_model(less), calibrate_model(less, before=before)
     assert found.stats.keys() == fresh.stats.keys() != before.stats.keys()
     assert any(found.stats[name] is stats for name, stats in before.stats.items())
     for name, want in fresh.stats.items():
@@ -191,7 +191,7 @@ def test_what_is_known_is_not_counted_again():
         assert (have.low, have.high, have.power) == (want.low, want.high, want.power)
 
 
-@examples(40)
+@limit_examples(40)
 @given(st.lists(ARRAYS, min_size=2, max_size=4))
 def test_counting_on_is_merging(arrays):
     """Law: an array more is as if its own statistics were merged in, to the last bit of the bins."""
@@ -202,7 +202,7 @@ def test_counting_on_is_merging(arrays):
     same(merged, counted)
 
 
-@examples(30)
+@limit_examples(30)
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(0, 9), st.integers(0, 99))
 def test_factors_of_channels(samples, channels, length, seed):
     """Law: counted with factors is counted after the product, which is rounded to float32."""
@@ -218,7 +218,7 @@ def test_logits_that_a_softmax_alone_reads(axis):
     """What such a softmax cannot tell apart takes no room: its results stay, the range shrinks."""
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 60, (50, 7, 5)).astype(np.float32)
-    near = _with_shares(logits, axis)
+    near = _clip_softmax_logits(logits, axis)
 
     def shares(x):
         e = np.exp(x - x.max(axis=axis, keepdims=True))
@@ -228,7 +228,7 @@ def test_logits_that_a_softmax_alone_reads(axis):
     assert near.max() <= logits.max()
     assert np.abs(shares(near) - shares(logits)).max() < 2 * np.exp(-8.0)
     small = logits.clip(-32, 32)  # held in steps of 1/4 as it is
-    assert np.array_equal(_with_shares(small, axis), small)
+    assert np.array_equal(_clip_softmax_logits(small, axis), small)
     assert np.array_equal(near[np.abs(logits) <= 32], logits[np.abs(logits) <= 32])
 
 

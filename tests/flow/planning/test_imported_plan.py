@@ -8,11 +8,11 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.lower import plan_of
+from lingeronnx.flow.lower import extract_plan
 from lingeronnx.graph import ir
-from lingeronnx.run.origin import made_with
+from lingeronnx.run.provenance import load_quantize_settings
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 
 FIXED = {"type:Conv": {"calibrator": "percentile", "percentile": 99.5}, "y": {"scale": 8.0}}
 SETTINGS = (
@@ -34,12 +34,12 @@ def again(text, **options):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("options", first(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
+@pytest.mark.parametrize("options", mark_rest_slow(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
 def test_a_plan_makes_the_file_again(options):
     """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes knows them."""
     made = nets.quantized(nets.shortcut(), **options)
     assert ir.to_bytes(again(made.plan.to_json(), **options).graph) == ir.to_bytes(made.graph)
-    assert plan_of(made.graph).settings == made.plan.settings == made_with(made.graph)
+    assert extract_plan(made.graph).settings == made.plan.settings == load_quantize_settings(made.graph)
     named = {key for key in options if key not in ("platform", "skip", "overrides")}
     assert named <= made.plan.settings.keys()
 
@@ -53,7 +53,7 @@ def test_a_plan_of_old_knows_no_settings():
     assert old.settings is None
     assert old == made.plan
     assert "settings" not in json.loads(old.to_json())
-    assert made_with(again(json.dumps(body)).graph) is None
+    assert load_quantize_settings(again(json.dumps(body)).graph) is None
 
 
 @pytest.mark.parametrize("settings", (["max"], "max", 3))

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.flow import plan_for, prepare, refined
-from lingeronnx.flow.methods.refine import refinable
-from lingeronnx.flow.prepare.float_outputs import FloatOutputs
+from lingeronnx.flow import plan_model, prepare_model, refine_weights
+from lingeronnx.flow.methods.refine import find_refinable_layers
+from lingeronnx.flow.prepare.float_outputs import FloatOutputCache
 from lingeronnx.graph import ir
-from lingeronnx.graph.digests import digests
+from lingeronnx.graph.digests import compute_value_digests
 from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net
 
@@ -37,7 +37,7 @@ def graph(text):
 )
 def test_a_change_is_seen_in_all_that_is_computed_from_it(old, new, alike):
     """Law: two tensors have one digest where operators, attributes, constants and inputs behind them are the same."""
-    first, second = digests(graph(MODEL)), digests(graph(MODEL.replace(old, new)))
+    first, second = compute_value_digests(graph(MODEL)), compute_value_digests(graph(MODEL.replace(old, new)))
     assert {name for name in first if first[name] == second[name]} == alike
 
 
@@ -46,8 +46,11 @@ def test_names_do_not_count():
     other = (
         MODEL.replace("a =", "other =").replace("Add(a,", "Add(other,").replace(" d ", " e ").replace(", d)", ", e)")
     )
-    assert digests(graph(MODEL))["y"] == digests(graph(other))["y"]
-    assert digests(graph(MODEL))["y"] != digests(graph(MODEL.replace(" x)", " z)").replace("(x)", "(z)")))["y"]
+    assert compute_value_digests(graph(MODEL))["y"] == compute_value_digests(graph(other))["y"]
+    assert (
+        compute_value_digests(graph(MODEL))["y"]
+        != compute_value_digests(graph(MODEL.replace(" x)", " z)").replace("(x)", "(z)")))["y"]
+    )
 
 
 def test_what_has_a_subgraph_is_left_out():
@@ -55,7 +58,7 @@ def test_what_has_a_subgraph_is_left_out():
     text = """< ir_version: 10, opset_import: ["" : 17] > g (float[2] x, bool c) => (float[2] y)
         { a = Relu(x) b = If (c) <then_branch = t () => (float[2] p) { p = Abs(x) },
           else_branch = e () => (float[2] q) { q = Neg(x) }> y = Add(a, b) }"""
-    assert digests(graph(text)).keys() == {"x", "c", "a"}
+    assert compute_value_digests(graph(text)).keys() == {"x", "c", "a"}
 
 
 def net():
@@ -69,24 +72,26 @@ def net():
 
 def constants(model, name):
     """Return what the layer that writes `name` reads beside its data."""
-    node = next(node for node in model.graph if ir.written_name(node) == name)
-    return [ir.const(value) for value in node.inputs[1:]]
+    node = next(node for node in model.graph if ir.output_name(node) == name)
+    return [ir.const_value(value) for value in node.inputs[1:]]
 
 
 def test_a_tail_left_to_the_host_changes_no_layer():
     """All is taken over, as it would have been refined."""
     model = net()
-    prepared = prepare(model, {"x": np.random.default_rng(0).standard_normal((40, 3, 8, 8), np.float32)}, None, {})
-    first = plan_for(prepared)
-    before = first, refined(first)
+    prepared = prepare_model(
+        model, {"x": np.random.default_rng(0).standard_normal((40, 3, 8, 8), np.float32)}, None, {}
+    )
+    first = plan_model(prepared)
+    before = first, refine_weights(first)
     tail = [str(node.name) for node in prepared.graph.graph if node.op_type in ("Sqrt", "Abs", "Curve")]
-    second = plan_for(prepared.with_host(dict.fromkeys(tail, "for a test")), before=first.observed)
+    second = plan_model(prepared.with_host(dict.fromkeys(tail, "for a test")), before=first.observed)
     heard = []
-    again = refined(second, before=before, progress=lambda what, *_: heard.append(what))
-    names = refinable(second.parts).keys()
+    again = refine_weights(second, before=before, progress=lambda what, *_: heard.append(what))
+    names = find_refinable_layers(second.parts).keys()
     assert len(names) == 3
     for name in names:
-        for want, have in zip(constants(refined(second), name), constants(again, name), strict=True):
+        for want, have in zip(constants(refine_weights(second), name), constants(again, name), strict=True):
             np.testing.assert_array_equal(want, have)
     assert heard.count("refining") < len(names)
     pairs = [zip(constants(first.graph, name), constants(again, name), strict=True) for name in names]
@@ -96,16 +101,16 @@ def test_a_tail_left_to_the_host_changes_no_layer():
 def test_behind_a_change_layers_are_refined_again():
     """Other weights in front: other integers arrive, so nothing behind is taken over."""
     x = {"x": np.random.default_rng(0).standard_normal((40, 3, 8, 8), np.float32)}
-    prepared = prepare(net(), x, None, {})
-    planned = plan_for(prepared)
-    before = planned, refined(planned)
-    names = list(refinable(planned.parts))
-    node = refinable(planned.parts)[names[1]]
-    wide = planned.plan.tensors[ir.read_name(node, 1)]
-    tensors = {**planned.plan.tensors, ir.read_name(node, 1): wide.changed(wide.scale / 2)}
+    prepared = prepare_model(net(), x, None, {})
+    planned = plan_model(prepared)
+    before = planned, refine_weights(planned)
+    names = list(find_refinable_layers(planned.parts))
+    node = find_refinable_layers(planned.parts)[names[1]]
+    wide = planned.plan.tensors[ir.input_name(node, 1)]
+    tensors = {**planned.plan.tensors, ir.input_name(node, 1): wide.changed(wide.scale / 2)}
     other = replace(planned, plan=planned.plan.with_tensors(tensors))
     heard = []
-    refined(other, before=before, progress=lambda what, *_: heard.append(what))
+    refine_weights(other, before=before, progress=lambda what, *_: heard.append(what))
     assert heard.count("refining") == len(names) - 1
 
 
@@ -125,7 +130,7 @@ def test_outputs_are_computed_once_as_far_as_there_is_room():
     rng = np.random.default_rng(0)
     pieces = [{"x": rng.standard_normal((4, 2), np.float32)} for _ in range(3)]
     runner = Counting(graph(MODEL))
-    reference = FloatOutputs(runner, ["y"], 2 * 4 * 2 * 4)
+    reference = FloatOutputCache(runner, ["y"], 2 * 4 * 2 * 4)
     want = [{n: a for n, a, _ in FloatRunner(graph(MODEL)).run(feed)} for feed in pieces]
     for _ in range(2):
         for number, feed in enumerate(pieces):

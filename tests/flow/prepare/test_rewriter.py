@@ -38,8 +38,8 @@ def _refused(model):
 
 
 def _with(monkeypatch, step, run):
-    changed = tuple(p._replace(run=run) if p.name == step else p for p in passes.PASSES)
-    monkeypatch.setattr(passes, "PASSES", changed)
+    changed = tuple(p._replace(run=run) if p.name == step else p for p in passes.NORMALIZATION_PASSES)
+    monkeypatch.setattr(passes, "NORMALIZATION_PASSES", changed)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +81,24 @@ def test_what_others_need_is_not_left_out(monkeypatch):
 
 def test_fitting_is_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
-    monkeypatch.setattr(rewriter, "fit", lambda model, row, keep: [0] * _wrong(model))
+    monkeypatch.setattr(rewriter, "legalize_graph", lambda model, row, keep: [0] * _wrong(model))
     notes = nets.quantized(nets.plain(), platform="venus", effort="fast").report.notes
     assert any(note.startswith("the rewrite fit is left out") for note in notes)
 
 
 def test_factors_that_break_the_law_are_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
-    real = scale_assignment.range_factors
+    real = scale_assignment.fit_range_factors
     wrong = {"on": True}
 
     def doubled(parts, *args, **kwargs):
         if kwargs["search"]:
             wrong["seen"] = True
             weight = next(n for n in parts.graph.graph if n.op_type == "Conv")
-            ir.set_constant(parts.graph, weight, 1, 2 * ir.const(weight.inputs[1]), "twice")
+            ir.set_constant_input(parts.graph, weight, 1, 2 * ir.const_value(weight.inputs[1]), "twice")
         return real(parts, *args, **kwargs)
 
-    monkeypatch.setattr(scale_assignment, "range_factors", doubled)
+    monkeypatch.setattr(scale_assignment, "fit_range_factors", doubled)
     found = nets.quantized(nets.plain(), platform="venus")
     assert wrong["seen"]
     assert any("ranges into weights is left out" in note for note in found.report.notes)

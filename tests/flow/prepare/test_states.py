@@ -11,21 +11,26 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import DataError
-from lingeronnx.flow.prepare.selectors import select
-from lingeronnx.flow.prepare.states import cells, gates, into_states, recurrences
+from lingeronnx.flow.prepare.recurrent_states import (
+    find_cell_updates,
+    find_gates,
+    find_state_ancestors,
+    find_unrolled_steps,
+)
+from lingeronnx.flow.prepare.selectors import select_nodes
 from lingeronnx.flow.trials import host_offload
 from lingeronnx.graph import ir
-from lingeronnx.ops.macs import macs
-from lingeronnx.targets import by_name
+from lingeronnx.ops.macs import count_macs
+from lingeronnx.targets import get_target
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.fit.test_unroll import fitted
 from tests.ops import test_recurrent_forms as forms
 
 RNG = np.random.default_rng(0)
 
 
-def _graph(nodes, weights, inputs, outputs) -> ir.Graph:
+def _graph(nodes, weights, inputs, outputs) -> ir.Model:
     graph = helper.make_graph(
         nodes,
         "g",
@@ -37,13 +42,18 @@ def _graph(nodes, weights, inputs, outputs) -> ir.Graph:
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 
 
-def _packed() -> ir.Graph:
+def _packed() -> ir.Model:
     """A state of a small part (tanh, within 1) and one that counts up to some hundreds, in one tensor [1, 8]."""
     weights = {
-        "w": (0.5 * RNG.standard_normal((4, 4))).astype(np.float32), "v": np.abs(4 * np.eye(4)).astype(np.float32),
-        "keep": np.float32([0.99] * 4), "down": np.float32([0.01] * 4), "axis": [1],
-        "zero": [0], "four": [4], "eight": [8],
-    }  # fmt: skip
+        "w": (0.5 * RNG.standard_normal((4, 4))).astype(np.float32),
+        "v": np.abs(4 * np.eye(4)).astype(np.float32),
+        "keep": np.float32([0.99] * 4),
+        "down": np.float32([0.01] * 4),
+        "axis": [1],
+        "zero": [0],
+        "four": [4],
+        "eight": [8],
+    }
     nodes = [
         helper.make_node("Slice", ["s", "zero", "four", "axis"], ["h"], name="take_h"),
         helper.make_node("Slice", ["s", "four", "eight", "axis"], ["c"], name="take_c"),
@@ -79,14 +89,15 @@ def test_a_packed_state_is_taken_apart_by_the_host(platform: str, least: float) 
 
 def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
     model = _packed()
-    assert set(into_states(model, {"out": "s"})) >= {"x", "more", "h", "hw", "sum", "h2", "c", "kept", "c2"}
-    assert not {"small", "y"} & set(into_states(model, {"out": "s"}))
+    assert set(find_state_ancestors(model, {"out": "s"})) >= {"x", "more", "h", "hw", "sum", "h2", "c", "kept", "c2"}
+    assert not {"small", "y"} & set(find_state_ancestors(model, {"out": "s"}))
     result = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"})
     assert result.plan.tensors["c2"].bits == result.plan.tensors["h"].bits == 16
     assert result.plan.tensors["y"].bits == 8
     assert any("that states are made of are held in 16 bits" in note for note in result.report.notes)
-    own = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"}, effort="fast",
-                      overrides={"count": {"bits": 8}})  # fmt: skip
+    own = lo.quantize(
+        model, _calls(60), platform="generic", state={"out": "s"}, effort="fast", overrides={"count": {"bits": 8}}
+    )
     assert own.plan.tensors["c2"].bits == 8
 
 
@@ -127,14 +138,17 @@ def test_one_call_is_told_first() -> None:
     assert report.notes[0].startswith("the calibration data hold one call")
 
 
-def _lstm(units: int = 3) -> ir.Graph:
+def _lstm(units: int = 3) -> ir.Model:
     """An LSTM of one step whose forget gate is open: its cell counts."""
     b = np.zeros((1, 8 * units), np.float32)
     b[0, :units], b[0, 2 * units : 3 * units] = 8, 8
     weights = {
         "W": (0.2 * RNG.standard_normal((1, 4 * units, 4))).astype(np.float32),
-        "R": (0.2 * RNG.standard_normal((1, 4 * units, units))).astype(np.float32), "B": b, "axis": [0], "one": [1],
-    }  # fmt: skip
+        "R": (0.2 * RNG.standard_normal((1, 4 * units, units))).astype(np.float32),
+        "B": b,
+        "axis": [0],
+        "one": [1],
+    }
     weights["W"][0, 3 * units :] += 1
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axis"], ["xs"], name="in"),
@@ -158,7 +172,7 @@ def test_two_dots_name_what_is_behind_and_before() -> None:
     model = _packed()
 
     def names(selector: str) -> set[str]:
-        return {str(node.name) for node in select(model, selector)}
+        return {str(node.name) for node in select_nodes(model, selector)}
 
     assert names("count..") == {"count", "small", "y", "pack"}
     assert names("..count") == {"take_c", "more", "kept"}
@@ -167,14 +181,19 @@ def test_two_dots_name_what_is_behind_and_before() -> None:
     assert {"count", "small", "y"} <= {node.node for node in result.report.host_part}
 
 
-def _detector() -> ir.Graph:
+def _detector() -> ir.Model:
     """Two layers and the decoding of boxes: 200 * d + priors, exp(d) * sizes, far beyond what 8 bits resolve."""
     weights = {
         "w": RNG.standard_normal((4, 8)).astype(np.float32),
         "v": (0.3 * RNG.standard_normal((8, 4))).astype(np.float32),
-        "priors": RNG.uniform(0, 600, 2).astype(np.float32), "sizes": np.float32([3, 300]), "var": np.float32([9, 9]),
-        "axis": [1], "zero": [0], "two": [2], "four": [4],
-    }  # fmt: skip
+        "priors": RNG.uniform(0, 600, 2).astype(np.float32),
+        "sizes": np.float32([3, 300]),
+        "var": np.float32([9, 9]),
+        "axis": [1],
+        "zero": [0],
+        "two": [2],
+        "four": [4],
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
@@ -203,11 +222,11 @@ def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     """With require_chip the first result is ready; leaving out a node between integer ones would not be."""
     tried = []
 
-    def middle(model: ir.Graph, *lost: bool) -> list[dict[str, str]]:
+    def middle(model: ir.Model, *lost: bool) -> list[dict[str, str]]:
         tried.append([node.op_type for node in model.graph])
         return [{str(node.name): "a try" for node in model.graph if node.op_type == "Relu"}]
 
-    monkeypatch.setattr(host_offload, "ends", middle)
+    monkeypatch.setattr(host_offload, "find_offload_candidates", middle)
     net = nets.Net(3, 8, 8)
     model = net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 1, 1)))
     x = np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)
@@ -237,13 +256,17 @@ def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> Non
     assert report.outputs["y"]["sqnr"] > 15  # 11.5 dB with the logarithm in the integers
 
 
-def _counter() -> ir.Graph:
+def _counter() -> ir.Model:
     """A cell that forgets slowly, c' = 0.98 c + 0.02 w f(x): one step of it is far below one of 128.
 
     f has no integer form on a chip, so that the graph is not chip-ready anyway.
     """
-    weights = {"w": RNG.standard_normal((4, 4)).astype(np.float32), "u": RNG.standard_normal((4, 3)).astype(np.float32),
-               "keep": np.float32(0.98), "take": np.float32(0.02)}  # fmt: skip
+    weights = {
+        "w": RNG.standard_normal((4, 4)).astype(np.float32),
+        "u": RNG.standard_normal((4, 3)).astype(np.float32),
+        "keep": np.float32(0.98),
+        "take": np.float32(0.02),
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
         helper.make_node("Softsign", ["a"], ["b"], name="curve"),
@@ -275,15 +298,21 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
     assert report.outputs["y"]["sqnr"] > 25
 
 
-def _gated(curve: str = "Softsign") -> ir.Graph:
+def _gated(curve: str = "Softsign") -> ir.Model:
     """A cell c' = f*c + curve(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for what comes out.
 
     1 - f is 1/60 and f has steps of 1/128, so a float cell alone is not enough. No chip has Softsign: the graph is not
     chip-ready anyway.
     """
     w, near = np.random.default_rng(5).standard_normal((2, 6, 4)).astype(np.float32)
-    weights = {"big": 0.3 * w, "back": 0.3 * near, "bias": np.float32([4.5, 4, 4.2, 3.8]), "w": w, "v": near,
-               "u": np.eye(4, dtype=np.float32)}  # fmt: skip
+    weights = {
+        "big": 0.3 * w,
+        "back": 0.3 * near,
+        "bias": np.float32([4.5, 4, 4.2, 3.8]),
+        "w": w,
+        "v": near,
+        "u": np.eye(4, dtype=np.float32),
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "big"], ["there"], name="there"),
         helper.make_node("MatMul", ["x", "back"], ["again"], name="again"),
@@ -304,13 +333,13 @@ def _gated(curve: str = "Softsign") -> ir.Graph:
 
 
 def test_gates_go_back_to_the_layers() -> None:
-    model, state, chip = _gated(), {"next": "c"}, by_name("venus")
-    assert set(cells(model, state, chip)) == {"kept", "cell"}
+    model, state, chip = _gated(), {"next": "c"}, get_target("venus")
+    assert set(find_cell_updates(model, state, chip)) == {"kept", "cell"}
     step = {"kept", "cell", "forget", "biased", "sum", "bend"}
-    assert set(gates(model, state, chip)) == step
-    assert set(gates(model, state, chip, masks=True)) == step | {"masked", "mask"}
-    assert not gates(model, state, by_name("generic"), masks=True)  # it has 16 bits for states
-    assert not gates(model, {}, chip, masks=True)
+    assert set(find_gates(model, state, chip)) == step
+    assert set(find_gates(model, state, chip, masks=True)) == step | {"masked", "mask"}
+    assert not find_gates(model, state, get_target("generic"), masks=True)  # it has 16 bits for states
+    assert not find_gates(model, {}, chip, masks=True)
 
 
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
@@ -320,20 +349,20 @@ def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
     All but the layers are the gates' then as with a Tanh, which is the mask's, too.
     """
     _, model, _ = fitted(_gated("Tanh"), platform)
-    step = {str(n.name) for n in model.graph if not macs(n)}
+    step = {str(n.name) for n in model.graph if not count_macs(n)}
     assert {"kept", "cell", "masked", "biased", "sum"} <= step
-    assert set(gates(model, {"next": "c"}, by_name(platform), masks=True)) == step
+    assert set(find_gates(model, {"next": "c"}, get_target(platform), masks=True)) == step
 
 
 def test_what_others_read_is_no_gate() -> None:
     """A sum that is an output, or that a layer reads, stays where it is; so does what only it reads."""
     model = _gated()
-    model.graph.outputs.append(next(v for v in ir.values(model) if v.name == "decided"))
-    found = set(gates(model, {"next": "c"}, by_name("venus")))
+    model.graph.outputs.append(next(v for v in ir.iter_values(model) if v.name == "decided"))
+    found = set(find_gates(model, {"next": "c"}, get_target("venus")))
     assert found == {"kept", "cell", "forget", "bend"}
 
 
-@pytest.mark.parametrize("platform", first(1, ("venusA", "venus", "arcs")))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, ("venusA", "venus", "arcs")))
 def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -> None:
     rng = np.random.default_rng(4)
     calls = [{"x": rng.uniform(-1, 1, (1, 6)).astype(np.float32)} for _ in range(100)]
@@ -355,11 +384,13 @@ def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -
 def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> None:
     """Of a layer that is written out all of a step is the cell's but its products: they are the chip's."""
     _, model, _ = fitted(build(), chip)
-    found = recurrences(model, all_of_them=True)
-    rows = {str(node.name): (ir.shape(node.outputs[0]) or ())[1] for node in model.graph if node.op_type == "Linear"}
+    found = find_unrolled_steps(model, all_of_them=True)
+    rows = {
+        str(node.name): (ir.get_shape(node.outputs[0]) or ())[1] for node in model.graph if node.op_type == "Linear"
+    }
     assert {1, forms.T} <= set(rows.values())  # of one step, and of all at once
     assert not rows.keys() & found.keys()
-    of_steps = {str(node.name) for node in model.graph if ir.is_shared(node) and not macs(node)}
+    of_steps = {str(node.name) for node in model.graph if ir.has_constant_base_name(node) and not count_macs(node)}
     assert found.keys() == of_steps != set()
 
 

@@ -12,10 +12,10 @@ from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
 from lingeronnx.compat import AnalysisQuant
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.prepare import synthetic
+from lingeronnx.flow.prepare import generate_synthetic_inputs
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
-from lingeronnx.plan.synthetic import KEY, SYNTHETIC
+from lingeronnx.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING
 from lingeronnx.run.data import InputSpec
 from lingeronnx.run.session import Session
 from tests import nets
@@ -60,27 +60,27 @@ def test_all_inputs_have_as_many_samples(sizes, count):
     """As many as the file states for one of them, and few where one is large."""
     dtypes = [np.dtype(np.int8 if 1 << 23 in shape else np.float32) for shape in sizes]  # zeros are made sooner
     specs = [InputSpec(*each) for each in zip("ab", map(tuple, sizes), dtypes, strict=True)]
-    assert {len(array) for array in synthetic(specs, 0).values()} == {count}
+    assert {len(array) for array in generate_synthetic_inputs(specs, 0).values()} == {count}
 
 
 # ---- said wherever it is read ----------------------------------------------------------------------------------------
 
 
 def test_report_plan_and_file_say_it(look, files):
-    assert look.report.warnings[0] == SYNTHETIC
-    assert look.report.to_dict()["warnings"][0] == SYNTHETIC
+    assert look.report.warnings[0] == SYNTHETIC_WARNING
+    assert look.report.to_dict()["warnings"][0] == SYNTHETIC_WARNING
     assert look.report.measured_on == "on synthetic inputs"
     assert look.samples == {}
     assert Plan.from_json(look.plan.to_json()) == look.plan
     assert json.loads((files / "plan.json").read_text())["synthetic"] is True
-    assert ir.load(files / "net_quant.onnx").metadata_props[KEY] == "synthetic"
+    assert ir.load(files / "net_quant.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
 
 
 def test_with_data_nothing_is_said():
     made = lo.quantize(NET, DATA, effort="fast")
-    assert SYNTHETIC not in made.report.warnings
+    assert SYNTHETIC_WARNING not in made.report.warnings
     assert "synthetic" not in made.plan.to_json()
-    assert KEY not in made.graph.metadata_props
+    assert CALIBRATION_KEY not in made.graph.metadata_props
 
 
 @pytest.mark.sweep
@@ -99,9 +99,9 @@ def test_with_data_nothing_is_said():
 )
 def test_who_reads_it_later_is_warned(files, monkeypatch, words):
     monkeypatch.chdir(files)
-    assert SYNTHETIC in run(*words)
+    assert SYNTHETIC_WARNING in run(*words)
     found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    assert SYNTHETIC in json.dumps(found)
+    assert SYNTHETIC_WARNING in json.dumps(found)
 
 
 def test_what_is_made_of_it_says_it_too(files, monkeypatch):
@@ -109,22 +109,22 @@ def test_what_is_made_of_it_says_it_too(files, monkeypatch):
     monkeypatch.chdir(files)
     for form in ("linger", "qdq", "qoperator"):
         run("convert", "net_quant.onnx", "--to", form, "-o", f"{form}.onnx")
-        assert ir.load(f"{form}.onnx").metadata_props[KEY] == "synthetic"
+        assert ir.load(f"{form}.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
     run("deploy", "net_quant.onnx", "-o", "board")
-    assert ir.load("board/net_quant.onnx").metadata_props[KEY] == "synthetic"
-    assert ir.load("board/net_quant_chip.onnx").metadata_props[KEY] == "synthetic"
-    assert SYNTHETIC in (files / "board/README.md").read_text()
-    assert any(SYNTHETIC in note for note in json.loads((files / "board/manifest.json").read_text())["notes"])
+    assert ir.load("board/net_quant.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
+    assert ir.load("board/net_quant_chip.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
+    assert SYNTHETIC_WARNING in (files / "board/README.md").read_text()
+    assert any(SYNTHETIC_WARNING in note for note in json.loads((files / "board/manifest.json").read_text())["notes"])
     again = lo.quantize("qdq.onnx", DATA)
-    assert again.report.warnings[0] == SYNTHETIC
-    assert lo.convert("linger.onnx", "thinker").graph.metadata_props[KEY] == "synthetic"
+    assert again.report.warnings[0] == SYNTHETIC_WARNING
+    assert lo.convert("linger.onnx", "thinker").graph.metadata_props[CALIBRATION_KEY] == "synthetic"
 
 
 def test_weights_refined_on_random_inputs_are_told():
     """A plan's own scales are taken without data; weights that are refined for them are not the user's."""
     plan = lo.quantize(NET, DATA, effort="fast").plan
-    assert SYNTHETIC not in lo.quantize(NET, plan=plan, effort="fast").report.warnings
-    assert lo.quantize(NET, plan=plan).report.warnings[0] == SYNTHETIC
+    assert SYNTHETIC_WARNING not in lo.quantize(NET, plan=plan, effort="fast").report.warnings
+    assert lo.quantize(NET, plan=plan).report.warnings[0] == SYNTHETIC_WARNING
 
 
 # ---- refused ---------------------------------------------------------------------------------------------------------
@@ -188,10 +188,10 @@ def halves():
     model = lo.convert(lo.quantize(NET, DATA, effort="fast", platform="generic").graph, "qdq").graph
     net = nets.Net(1, 1, 1)
     last = model.graph.outputs[0]
-    weight = ir.add_initializer(model, "late", (net.rng.standard_normal((4, ir.shape(last)[1]))).astype(np.float32))
+    weight = ir.add_initializer(model, "late", (net.rng.standard_normal((4, ir.get_shape(last)[1]))).astype(np.float32))
     node = ir.make_node("Gemm", [last, weight], {"transB": 1}, name="late_fc", output="late_y")
     model.graph.append(node)
-    node.outputs[0].shape, node.outputs[0].type = ir.oir_shape(["N", 4]), last.type
+    node.outputs[0].shape, node.outputs[0].type = ir.make_shape(["N", 4]), last.type
     model.graph.outputs[:] = [node.outputs[0]]
     return model
 
@@ -208,10 +208,10 @@ def test_check_leaves_out_what_data_tell(files, tmp_path):
 def test_a_model_with_all_its_scales_needs_no_data(tmp_path):
     made = lo.quantize(NET, DATA, effort="fast")
     qdq = lo.convert(made.graph, "qdq").graph
-    assert SYNTHETIC not in lo.quantize(qdq).report.warnings
+    assert SYNTHETIC_WARNING not in lo.quantize(qdq).report.warnings
     assert api.deploy(qdq, tmp_path / "board", data=DATA).files
     assert lo.convert(qdq, "thinker").graph.graph
-    assert SYNTHETIC in lo.quantize(halves(), platform="generic").report.warnings
+    assert SYNTHETIC_WARNING in lo.quantize(halves(), platform="generic").report.warnings
 
 
 def test_evaluation_of_the_right_model_warns_of_nothing():

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow import compared, plan_for, prepare
-from lingeronnx.flow.report.evaluation_clipping import clipped_values
+from lingeronnx.flow import build_candidate, plan_model, prepare_model
+from lingeronnx.flow.report.evaluation_clipping import format_clipped_values
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
 
@@ -52,7 +52,7 @@ def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
     assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
 
 
-def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Graph:
+def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Model:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
     if state:
         inputs.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", state]))
@@ -67,7 +67,7 @@ def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs:
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 
 
-def _linear(rng: np.random.Generator) -> ir.Graph:
+def _linear(rng: np.random.Generator) -> ir.Model:
     weights = {"w": rng.standard_normal((4, 4)).astype(np.float32)}
     return _model([helper.make_node("MatMul", ["x", "w"], ["y"], name="layer")], weights, ["y"], 0)
 
@@ -80,7 +80,7 @@ def test_the_report_says_what_was_measured() -> None:
     assert lo.quantize(model, few, effort="fast").report.measured_on == "on the calibration data"
 
 
-def _accumulator() -> ir.Graph:
+def _accumulator() -> ir.Model:
     """Return s' = s + x/2, y = s' and a state that counts far beyond what one step adds."""
     half = {"w": (np.eye(4) * 0.004).astype(np.float32), "v": np.eye(4, dtype=np.float32)}
     nodes = [
@@ -132,8 +132,8 @@ def test_values_beyond_the_calibrated_range_are_counted() -> None:
     rng = np.random.default_rng(4)
     x = rng.uniform(-1, 1, (64, 4)).round(3).astype(np.float32)
     result = lo.quantize(_linear(rng), {"x": x})
-    assert clipped_values(result, {"x": x}, 10**9) == []
-    lines = clipped_values(result, {"x": 3 * x}, 10**9)
+    assert format_clipped_values(result, {"x": x}, 10**9) == []
+    lines = format_clipped_values(result, {"x": 3 * x}, 10**9)
     assert any("of 'x' lie beyond what calibration saw (up to" in line for line in lines)
 
 
@@ -144,9 +144,9 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
     net = _model(nodes, {"w": weight}, ["y"], 0)
     x = rng.normal(size=(48, 4)).astype(np.float32)
-    prepared = prepare(net, {"x": x}, None, {"platform": "generic"}, hold=False)
-    planned = plan_for(prepared)
-    made = compared(prepared, planned, planned.graph)
+    prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold=False)
+    planned = plan_model(prepared)
+    made = build_candidate(prepared, planned, planned.graph)
     (have,) = made.checked.session().run(["z"], {"x": x})
     each = np.square(x.astype(np.float64) @ weight - have).sum(axis=1)
     power = np.square(x.astype(np.float64) @ weight).sum()

@@ -9,17 +9,27 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.report.output_parts import PartMeter, part_ends
+from lingeronnx.flow.report.output_parts import PartAgreement, find_part_boundaries
 from lingeronnx.graph import ir
 from tests.passes.helpers import graph, rand
 
 _HEADS = "a = MatMul(x, w) c = Relu(a) d = MatMul(c, u) b = Mul(d, big) e = MatMul(c, v) s = Sigmoid(e)"
 _WEIGHTS = {
-    "w": rand(6, 16), "u": rand(16, 4), "v": rand(16, 3, seed=1) / 2, "big": np.float32(12),
-    "back": np.array([0, 0, 0, 3]), "front": np.array([0, 4, 0, 0]), "none": np.zeros((1, 7), np.float32),
-    "late": np.array([[[0, i] for i in range(4, 7)]]), "three": rand(1, 3), "one": np.array([1]),
-    "half": np.array([2, 2]), "rows": np.array([0, 2, 2]), "dense": rand(7, 7), "five": np.array([5, 2]),
-}  # fmt: skip
+    "w": rand(6, 16),
+    "u": rand(16, 4),
+    "v": rand(16, 3, seed=1) / 2,
+    "big": np.float32(12),
+    "back": np.array([0, 0, 0, 3]),
+    "front": np.array([0, 4, 0, 0]),
+    "none": np.zeros((1, 7), np.float32),
+    "late": np.array([[[0, i] for i in range(4, 7)]]),
+    "three": rand(1, 3),
+    "one": np.array([1]),
+    "half": np.array([2, 2]),
+    "rows": np.array([0, 2, 2]),
+    "dense": rand(7, 7),
+    "five": np.array([5, 2]),
+}
 
 #: How boxes b [N,4] and scores s [N,3] become y, its shape, and the places where its parts end
 _JOINS = {
@@ -53,7 +63,7 @@ _JOINS = {
 }
 
 
-def _model(text: str, shape: str) -> ir.Graph:
+def _model(text: str, shape: str) -> ir.Model:
     used = set(re.findall(r"\w+", f"{_HEADS} {text}"))
     held = {name: array for name, array in _WEIGHTS.items() if name in used}
     opset = 18 if "num_outputs" in text else 13
@@ -65,13 +75,13 @@ def test_where_parts_end(name: str) -> None:
     text, shape, ends = _JOINS[name]
     model = _model(text, shape)
     ir.infer_shapes(model)
-    assert part_ends(model) == ({"y": ends} if ends else {})
+    assert find_part_boundaries(model) == ({"y": ends} if ends else {})
 
 
 def test_a_part_is_measured_as_a_whole_output_would_be() -> None:
     want = np.concatenate([rand(5, 4) * 100, rand(5, 3, seed=1), np.zeros((5, 2), np.float32)], axis=1)
     have = want + np.float32(0.1)
-    seen = PartMeter("y", {1: [4, 7]})
+    seen = PartAgreement("y", {1: [4, 7]})
     for rows in (slice(0, 2), slice(2, 5)):
         seen.add(want[rows], have[rows])
     boxes, scores = seen.parts  # what is zero in the float model has no level

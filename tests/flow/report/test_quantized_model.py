@@ -68,7 +68,7 @@ def test_generic_has_no_line(tmp_path):
     """Nobody packs it; names stay."""
     done = quantized("generic").write(tmp_path / "net.onnx")
     assert (done.chip, done.report.packer) == (None, "")
-    assert "Scale@1" in {v.name for v in ir.values(ir.load(done.graph))}
+    assert "Scale@1" in {v.name for v in ir.iter_values(ir.load(done.graph))}
 
 
 @pytest.mark.parametrize("to", ("thinker", "linger"))
@@ -77,7 +77,7 @@ def test_both_files_have_the_same_names(tmp_path, to):
     result = quantized()
     done = result.write(tmp_path / "net.onnx", to)
     whole, part = (ir.load(path) for path in (done.graph, done.chip))
-    names = [{str(v.name) for v in ir.values(graph)} for graph in (whole, part)]
+    names = [{str(v.name) for v in ir.iter_values(graph)} for graph in (whole, part)]
     assert names[1] <= names[0]
     assert not any("@" in name or name.startswith("Scale") for name in names[0])
     result.save(tmp_path / "alone.onnx", to)

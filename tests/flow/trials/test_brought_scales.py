@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.flow.trials.brought_scales import FEWEST
+from lingeronnx.flow.trials.imported_or_requantized import MIN_SAMPLES
 from tests import nets
 from tests.nets import samples
 
@@ -59,7 +59,10 @@ def test_scales_that_all_stay_are_not_questioned(foreign):
 
 @pytest.mark.parametrize(
     ("settings", "count", "word"),
-    (({"effort": "fast"}, 48, "effort is fast"), ({}, FEWEST - 1, f"{FEWEST - 1} calibration samples are too few")),
+    (
+        ({"effort": "fast"}, 48, "effort is fast"),
+        ({}, MIN_SAMPLES - 1, f"{MIN_SAMPLES - 1} calibration samples are too few"),
+    ),
     ids=("fast", "few"),
 )
 def test_what_is_not_measured_is_named(foreign, settings, count, word):

@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.flow.report.program import PartReport, ProgramReport
 from lingeronnx.graph import ir
-from lingeronnx.run.parts import parts_of
+from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.targets.luna import ARCS
 from tests.nets import Net, samples
 
@@ -56,7 +56,7 @@ def test_one_part_is_what_it_was_before():
 def test_no_more_parts_than_wanted(most):
     result = made(islands((2, 8, 16)), max_parts=most)
     graph = result.graph
-    assert len(parts_of(graph, result.platform).chip) == most
+    assert len(split_into_parts(graph, result.platform).chip) == most
     kinds = [node.op_type for node in graph.graph]
     assert kinds.count("Conv2dInt") == most
     assert kinds.count("Conv") == 3 - most
@@ -130,7 +130,9 @@ def test_what_is_chip_ready_is_never_cut():
 
 def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
     """Behind a float operator a sum that 8 bits cannot hold: by evidence alone the host computes all of the end."""
-    monkeypatch.setattr("lingeronnx.flow.trials.chip_parts.plan_for", None)  # planned no more often than without parts
+    monkeypatch.setattr(
+        "lingeronnx.flow.trials.chip_parts.plan_model", None
+    )  # planned no more often than without parts
     net = Net(8, 8, 8)
     a = net.node("Exp", net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4)))
     model = net.graph(net.node("Add", a, net.const(np.full((1, 8, 1, 1), 100, np.float32)), out="y"))
@@ -171,7 +173,7 @@ def test_a_wide_convolution_over_a_line_stands_upright():
     assert with_line.report.chip_ready, with_line.report.why_not
     for node in result.graph.graph:
         if node.op_type == "Conv2dInt":
-            assert ir.attr(node, "kernel_shape") in ([5, 1], [1, 5])
+            assert ir.get_attr(node, "kernel_shape") in ([5, 1], [1, 5])
     ours, theirs = result.session()(first), with_line.session()(first)
     assert np.abs(ours - theirs).max() <= 2 / 16
 

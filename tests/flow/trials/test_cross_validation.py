@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
-from lingeronnx.flow import Methods, plan_for, prepare
+from lingeronnx.flow import RefinementOptions, plan_model, prepare_model
 from lingeronnx.flow.lower import lower
-from lingeronnx.flow.report.fidelity import measured_tensors
-from lingeronnx.flow.trials.cross_validation import CrossValidation, counted
-from lingeronnx.flow.trials.gains import Gain, gain
+from lingeronnx.flow.report.fidelity import select_measured_tensors
+from lingeronnx.flow.trials.cross_validation import CrossValidation, count_samples
+from lingeronnx.flow.trials.gains import Gain, compute_gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from tests import artefacts, nets
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 
 def classifier():
@@ -36,7 +36,7 @@ def level(errors, power):
 
 
 @given(st.integers(2, 9), st.integers(1, 3), st.integers(0, 999))
-@examples(30)
+@limit_examples(30)
 def test_a_gain_and_its_error(n, outputs, seed):
     """Oracle: SQNR against SQNR, and the whole computed again without each sample in turn."""
     rng = np.random.default_rng(seed)
@@ -47,7 +47,7 @@ def test_a_gain_and_its_error(n, outputs, seed):
         each = [level(new[o, keep], power[o]) - level(old[o, keep], power[o]) for o in range(outputs)]
         return sum(each) / outputs
 
-    found = gain(old, new, power, n)
+    found = compute_gain(old, new, power, n)
     every = list(range(n))
     without = [between([i for i in every if i != left]) for left in every]
     mean = sum(without) / n
@@ -55,7 +55,7 @@ def test_a_gain_and_its_error(n, outputs, seed):
     assert found.error == pytest.approx(math.sqrt((n - 1) / n * sum((g - mean) ** 2 for g in without)), abs=1e-9)
     worst = [min(level(e[o], power[o]) for o in range(outputs)) for e in (new, old)]
     assert found.worst == pytest.approx(worst[0] - worst[1], abs=1e-9)
-    assert gain(new, old, power, n).value == pytest.approx(-found.value)
+    assert compute_gain(new, old, power, n).value == pytest.approx(-found.value)
 
 
 def test_what_is_clear():
@@ -66,28 +66,28 @@ def test_what_is_clear():
     steady[0, ::2] *= 0.9
     old[0, 0] = 30.0
     power = np.array([1000.0])
-    assert gain(old, lucky, power, 40).value > 2
-    assert not gain(old, lucky, power, 40).clear(0.02, 1.645)
-    assert gain(old, steady * old, power, 40).clear(0.02, 1.645)
+    assert compute_gain(old, lucky, power, 40).value > 2
+    assert not compute_gain(old, lucky, power, 40).clear(0.02, 1.645)
+    assert compute_gain(old, steady * old, power, 40).clear(0.02, 1.645)
     assert not Gain(1.0, 0.1, 40, worst=-0.1).clear(0.02, 1.645)
     assert not Gain(0.01, 0.0, 40).clear(0.02, 1.645)
     assert Gain(0.0, 0.0, 40).hopeless(1.645)
     assert not Gain(-0.1, 0.1, 40).hopeless(1.645)
-    assert math.isinf(gain(old[:, :1], lucky[:, :1], power, 1).error)
-    assert gain(0 * old, 0 * old, power, 40).value == 0
+    assert math.isinf(compute_gain(old[:, :1], lucky[:, :1], power, 1).error)
+    assert compute_gain(0 * old, 0 * old, power, 40).value == 0
 
 
 def test_every_sample_is_set_aside_once_and_not_seen():
     """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
     net = classifier()
     x = nets.samples(net, 32)["x"]
-    prepared = prepare(net, {"x": x}, None, {}, hold=False)
-    planned = plan_for(prepared)
-    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).start(planned, Methods())
+    prepared = prepare_model(net, {"x": x}, None, {}, hold=False)
+    planned = plan_model(prepared)
+    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).start(planned, RefinementOptions())
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).start(planned, Methods())
+    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).start(planned, RefinementOptions())
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
     assert set(changed) <= {0, 5}
     assert len(changed)
@@ -105,11 +105,11 @@ def test_samples_on_another_axis_are_dealt_there():
     graph = helper.make_graph([node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
-    prepared = prepare(model, {"x": x}, None, {"platform": "generic"}, hold=False)
-    planned = plan_for(prepared)
-    assert counted(planned, {"x": x}) == 16
+    prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold=False)
+    planned = plan_model(prepared)
+    assert count_samples(planned, {"x": x}) == 16
     trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
-    found = trials.start(planned, Methods())
+    found = trials.start(planned, RefinementOptions())
     for k, (exact, errors) in enumerate(zip(found.exact, found.errors, strict=True)):
         session = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph)
         part = x[:, 4 * k : 4 * k + 4]
@@ -155,10 +155,10 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
     graph = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y"))
     feed = nets.samples(graph, 16)
-    prepared = prepare(graph, feed, None, {"platform": "generic"}, hold=False)
-    planned = plan_for(prepared)
-    assert measured_tensors(planned) == ["z"]
-    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).start(planned, Methods())
+    prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold=False)
+    planned = plan_model(prepared)
+    assert select_measured_tensors(planned) == ["z"]
+    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).start(planned, RefinementOptions())
     without = ir.from_proto(net.proto("z"))
     power = [np.square(array, dtype=np.float64).sum() for _, array, _ in FloatRunner(without, ["z"]).run(feed)]
     assert 0 < sum(errors.sum() for errors in trial.errors) < 0.01 * sum(power)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lingeronnx.flow import compared, plan_for, prepare, refined
+from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.flow.report.fidelity import Fidelity
-from lingeronnx.flow.trials.evidence import gained, is_better, is_evidence, level
+from lingeronnx.flow.trials.evidence import clamp_sqnr_db, has_decisive_samples, is_better, mean_sqnr_gain_db
 from tests import nets
 
 
@@ -26,8 +26,8 @@ def test_what_a_single_sample_gains_is_chance(samples):
 
 
 def test_what_is_not_finite_is_the_worst():
-    assert level(float("nan")) == level(float("-inf")) == -100.0
-    assert level(float("inf")) == 100.0
+    assert clamp_sqnr_db(float("nan")) == clamp_sqnr_db(float("-inf")) == -100.0
+    assert clamp_sqnr_db(float("inf")) == 100.0
 
 
 def test_a_mean_gain_does_not_pay_for_a_loss_of_the_worst():
@@ -37,17 +37,20 @@ def test_a_mean_gain_does_not_pay_for_a_loss_of_the_worst():
         outputs = {str(number): {"sqnr": sqnr} for number, sqnr in enumerate(levels)}
         return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=()))
 
-    assert gained(made(40.0, 20.0), made(60.0, 19.0)) == 0.0
-    assert gained(made(40.0, 20.0), made(41.0, 21.0)) == pytest.approx(1.0)
+    assert mean_sqnr_gain_db(made(40.0, 20.0), made(60.0, 19.0)) == 0.0
+    assert mean_sqnr_gain_db(made(40.0, 20.0), made(41.0, 21.0)) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("settings, data, expected", (
-    ({}, True, True),
-    ({"effort": "fast"}, True, False),
-    ({}, False, False),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, data, expected",
+    (
+        ({}, True, True),
+        ({"effort": "fast"}, True, False),
+        ({}, False, False),
+    ),
+)
 def test_real_data_and_effort_are_evidence(settings, data, expected):
     model = nets.plain()
-    prepared = prepare(model, nets.samples(model, 24) if data else None, None, settings)
-    planned = plan_for(prepared)
-    assert is_evidence(compared(prepared, planned, refined(planned), explain=False)) is expected
+    prepared = prepare_model(model, nets.samples(model, 24) if data else None, None, settings)
+    planned = plan_model(prepared)
+    assert has_decisive_samples(build_candidate(prepared, planned, refine_weights(planned), explain=False)) is expected

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import compared, plan_for, prepare
+from lingeronnx.flow import build_candidate, plan_model, prepare_model
 from lingeronnx.flow.trials import host_offload
-from lingeronnx.flow.trials.host_offload import ends, with_best_ends
+from lingeronnx.flow.trials.host_offload import find_offload_candidates, try_host_offload
 from lingeronnx.graph import ir, operators
 from tests.nets import Net, samples
 
@@ -54,7 +54,7 @@ def _weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
     return (rng.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
 
 
-def _model(kind: str) -> ir.Graph:
+def _model(kind: str) -> ir.Model:
     net = Net(_FRAMES, _WINDOW)
     return net.graph(_network(net, _front(net, kind), _BINS if kind == "magnitude" else _MEL))
 
@@ -84,16 +84,16 @@ def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3)))
     model = net.graph(_network(net, net.node("Log", net.node("Relu", more)), 8))
-    assert ends(model, lost=True) == []
+    assert find_offload_candidates(model, lost=True) == []
 
 
-@pytest.mark.parametrize("bend", sorted(operators.ACTIVATIONS - {"PRelu"}))
+@pytest.mark.parametrize("bend", sorted(operators.ACTIVATION_OPS - {"PRelu"}))
 def test_any_activation_tells_a_network(bend: str) -> None:
     """A logarithm behind it alone, of sums that are positive, is none of a front."""
     net = Net(_FRAMES, _WINDOW, opset=24)
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
-    assert ends(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []
+    assert find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []
 
 
 def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +103,17 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
     both = net.node("Erf", net.node("Add", *curves))
     model = net.graph(net.conv(both, (8, 4, 3, 3), pads=[1] * 4, out="y"))
     settings = {"platform": "venus", "effort": "normal", "max_parts": 9}
-    prepared = prepare(model, samples(model, 16), None, settings)
+    prepared = prepare_model(model, samples(model, 16), None, settings)
     layers = [str(node.name) for node in prepared.graph.graph if node.op_type == "Conv"][:2]
     assert {"Add", "Erf"} == {node.op_type for node in prepared.graph.graph if str(node.name) in prepared.parts.floats}
-    planned = plan_for(prepared, None, None)
-    best = compared(prepared, planned, planned.graph)
-    monkeypatch.setattr(host_offload, "levels", lambda one: [0.0])
-    monkeypatch.setattr(host_offload, "without_weak_nodes", lambda *rest: dict.fromkeys(layers, "for a test"))
-    monkeypatch.setattr(host_offload, "_wins", lambda old, new, gain: True)
-    floats = with_best_ends(best).prepared.parts.floats
+    planned = plan_model(prepared, None, None)
+    best = build_candidate(prepared, planned, planned.graph)
+    monkeypatch.setattr(host_offload, "output_sqnr_levels", lambda one: [0.0])
+    monkeypatch.setattr(
+        host_offload, "select_low_sqnr_nodes_to_offload", lambda *rest: dict.fromkeys(layers, "for a test")
+    )
+    monkeypatch.setattr(host_offload, "_is_better_placement", lambda old, new, gain: True)
+    floats = try_host_offload(best).prepared.parts.floats
     assert floats.keys() == prepared.parts.floats.keys() | set(layers)
 
 
@@ -133,5 +135,5 @@ def test_what_an_output_may_lose(
         outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
         return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=[]), prepared=None)
 
-    monkeypatch.setattr(host_offload, "_cut", lambda prepared: True)
-    assert host_offload._wins(told(before), told(after), 0.5) is wins
+    monkeypatch.setattr(host_offload, "_has_float_between_integers", lambda prepared: True)
+    assert host_offload._is_better_placement(told(before), told(after), 0.5) is wins

@@ -19,7 +19,7 @@ BIASES = [np.zeros(12), np.full(10, 9.0), np.zeros(5)]
 @pytest.fixture
 def far(monkeypatch):
     """Call every output far off."""
-    monkeypatch.setattr(noisy_scales, "_FAR", 1000.0)
+    monkeypatch.setattr(noisy_scales, "_MAX_SQNR_DB", 1000.0)
 
 
 def model():
@@ -70,7 +70,7 @@ def made(net, calib, **settings):
 def test_what_hardly_reaches_the_outputs_is_cut(far, monkeypatch, platform):
     """The scale that the line names is twice as fine; outputs of other samples come nearer, by half of the noise."""
     found = made(model(), loud(160, 1), platform=platform)
-    monkeypatch.setattr(noisy_scales, "_MOST", 0)
+    monkeypatch.setattr(noisy_scales, "_MAX_SCALES", 0)
     usual = made(model(), loud(160, 1), platform=platform)
     ((line,), none) = told(found), told(usual)
     assert not none
@@ -83,16 +83,18 @@ def test_what_hardly_reaches_the_outputs_is_cut(far, monkeypatch, platform):
 def test_where_nothing_gains_all_stays(far, monkeypatch):
     net = nets.shortcut()
     found = made(net, nets.samples(net, 48))
-    monkeypatch.setattr(noisy_scales, "_MOST", 0)
+    monkeypatch.setattr(noisy_scales, "_MAX_SCALES", 0)
     assert found.plan == made(net, nets.samples(net, 48)).plan
     assert not told(found)
 
 
 def test_what_is_near_stays(monkeypatch):
     """The outputs are measured once, and nothing is tried."""
-    monkeypatch.setattr(noisy_scales, "moved", None)
-    monkeypatch.setattr(noisy_scales, "levels", lambda made: [0.0])  # near, but behind a function that hides it
-    monkeypatch.setattr(noisy_scales, "_FAR", 5.0)
+    monkeypatch.setattr(noisy_scales, "rescale_tensors", None)
+    monkeypatch.setattr(
+        noisy_scales, "output_sqnr_levels", lambda made: [0.0]
+    )  # near, but behind a function that hides it
+    monkeypatch.setattr(noisy_scales, "_MAX_SQNR_DB", 5.0)
     assert not told(made(model(), loud(160, 1)))
 
 

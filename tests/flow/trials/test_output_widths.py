@@ -11,12 +11,12 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.run.parts import parts_of
+from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import PLATFORMS
 from tests import artefacts, nets
-from tests.naive.curves import curve
-from tests.naive.fixed import rsh, sat
+from tests.oracles.curves import curve
+from tests.oracles.fixed import rsh, sat
 
 CHIPS = [target for target in PLATFORMS if target.packs]
 WIDE = {"z": {"out_bits": 32}}
@@ -42,7 +42,7 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     (output,) = result.chip.graph.outputs
     assert (output.name, output.dtype) == ("z_q32", ir.DataType.INT32)
     assert not [node for node in result.chip.graph if node.op_type == "Dequant"]
-    tail = parts_of(result.graph, target).host[-1].graph
+    tail = split_into_parts(result.graph, target).host[-1].graph
     assert {node.domain for node in tail.graph} == {""}
     raw = lo.Session(result.chip).run(None, feed)[0]
     ((_, got, _),) = FloatRunner(tail, {"y" if softmax else "z"}).run({"z_q32": raw})
@@ -56,7 +56,7 @@ def test_nothing_is_rounded_behind_the_sums():
     feed = nets.samples(model, 3)
     result = lo.quantize(model, feed, effort="fast", overrides=WIDE)
     node = next(n for n in result.graph.graph if n.op_type == "LinearInt")
-    weight, bias = (ir.const(node.inputs[i]).astype(np.int64) for i in (1, 2))
+    weight, bias = (ir.const_value(node.inputs[i]).astype(np.int64) for i in (1, 2))
     taps = {name: array for name, array, _ in result.session().taps(feed)}
     np.testing.assert_array_equal(taps["z_q32"], taps["f"].astype(np.int64) @ weight.T + bias)
 
@@ -138,9 +138,9 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     assert result.plan.tensors["z"] == Affine(2.0**11, 16)
     assert [n for n in result.graph.graph if n.op_type == "Requant"] == []
     taps = {name: array for name, array, _ in result.session().taps(feed)}
-    node = next(n for n in result.graph.graph if ir.written_name(n) == "z")
-    weight, bias = (ir.const(node.inputs[i]).astype(int) for i in (1, 2))
-    down = round(math.log2(ir.attr(node, "scale_x") * ir.attr(node, "scale_w"))) - 11
+    node = next(n for n in result.graph.graph if ir.output_name(n) == "z")
+    weight, bias = (ir.const_value(node.inputs[i]).astype(int) for i in (1, 2))
+    down = round(math.log2(ir.get_attr(node, "scale_x") * ir.get_attr(node, "scale_w"))) - 11
     sums = taps["f"].astype(int) @ weight.T + bias
     want = [[sat(rsh(int(v), down), 16) for v in row] for row in sums]
     np.testing.assert_array_equal(taps["z"], want)

@@ -10,7 +10,7 @@ from tests import nets
 @pytest.fixture
 def far(monkeypatch):
     """Call every output far off."""
-    monkeypatch.setattr(scale_granularity, "_FAR", 1000.0)
+    monkeypatch.setattr(scale_granularity, "_MAX_SQNR_DB", 1000.0)
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,14 @@ def test_they_are_kept_where_they_are_clearly_better(far, usual):
     assert line.startswith("weights have a scale for each output channel and scales are any numbers: ")
     assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
     assert not told(usual)
-    assert least(found) >= least(usual) + scale_granularity._CLEAR
+    assert least(found) >= least(usual) + scale_granularity._MIN_GAIN_DB
     assert any(not q.single for q in found.plan.tensors.values())
     assert not all(q.power_of_two for q in found.plan.tensors.values())
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
 
 
 def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
-    monkeypatch.setattr(scale_granularity, "_CLEAR", 1000.0)
+    monkeypatch.setattr(scale_granularity, "_MIN_GAIN_DB", 1000.0)
     found = made()
     assert found.plan == usual.plan
     assert not told(found)
@@ -70,7 +70,7 @@ def test_nothing_is_tried_without_effort_or_on_chips(far, settings):
 
 def test_what_is_near_stays():
     found = made()
-    assert least(found) >= scale_granularity._FAR
+    assert least(found) >= scale_granularity._MAX_SQNR_DB
     assert all(q.single and q.power_of_two for q in found.plan.tensors.values())
 
 

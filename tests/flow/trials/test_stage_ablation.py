@@ -32,7 +32,7 @@ def _spoiled(planned, *args, **kwargs):
     copy = ir.clone(planned.graph)
     for node in copy.graph:
         if node.op_type == "Conv":
-            ir.set_constant(copy, node, 2, ir.const(node.inputs[2]) + np.float32(0.5), "spoiled")
+            ir.set_constant_input(copy, node, 2, ir.const_value(node.inputs[2]) + np.float32(0.5), "spoiled")
     return copy
 
 
@@ -43,8 +43,8 @@ def test_stages_that_gain_stay(good):
 
 
 def test_refinement_that_loses_is_taken_back(good, monkeypatch):
-    monkeypatch.setattr(quantization, "refined", _spoiled)
-    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
+    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     (note,) = _told(result, "refining weights and biases was taken back")
     assert note.endswith("on the calibration data")
@@ -53,8 +53,8 @@ def test_refinement_that_loses_is_taken_back(good, monkeypatch):
 
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
     """What was taken back is so under the plan that came of it, too."""
-    monkeypatch.setattr(quantization, "refined", _spoiled)
-    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
+    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
     assert _told(again, "refining weights and biases was taken back")
@@ -65,7 +65,7 @@ def test_a_given_plan_makes_the_same_graph(monkeypatch):
 def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
     """The tensor that a wrong choice cuts to nothing has the scale that it has without effort."""
     monkeypatch.setattr(
-        scale_assignment, "costly_cuts", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12)
+        scale_assignment, "find_costly_clipping", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12)
     )
     usual = {"mode": "q-value", "weight_scales": "tensor"}
     result = quantize(net(), CALIB, platform=platform, **usual)
@@ -76,5 +76,5 @@ def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
 
 
 def test_random_inputs_are_no_evidence(monkeypatch):
-    monkeypatch.setattr(quantization, "refined", _spoiled)
+    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
     assert not _told(quantize(net()), "taken back")

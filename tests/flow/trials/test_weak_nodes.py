@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import compared, plan_for, prepare, refined
-from lingeronnx.flow.report.fidelity import per_tensor
-from lingeronnx.flow.trials.weak_nodes import own_levels, weak_nodes
-from lingeronnx.run.session import lowered_session
+from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.flow.report.fidelity import measure_tensor_sqnr
+from lingeronnx.flow.trials.low_sqnr_nodes import find_low_sqnr_nodes, measure_node_sqnr
+from lingeronnx.run.session import open_lowered_session
 from tests.nets import Net, samples
 
 
@@ -32,25 +32,27 @@ def uneven():
 
 def of_one_plan(model):
     """Return a plan's comparison without effort."""
-    prepared = prepare(model, samples(model, 32), None, {"platform": "venus", "effort": "fast", "max_parts": 9})
-    planned = plan_for(prepared, None, None)
-    return compared(prepared, planned, refined(planned))
+    prepared = prepare_model(model, samples(model, 32), None, {"platform": "venus", "effort": "fast", "max_parts": 9})
+    planned = plan_model(prepared, None, None)
+    return build_candidate(prepared, planned, refine_weights(planned))
 
 
 def by_operator(graph, levels):
     """Return [(groups, dB)] of the convolutions in order."""
     nodes = [node for node in graph.graph if node.op_type == "Conv"]
-    return [(node.attributes["group"].as_int() if "group" in node.attributes else 1, levels[str(node.outputs[0].name)])
-            for node in nodes]  # fmt: skip
+    return [
+        (node.attributes["group"].as_int() if "group" in node.attributes else 1, levels[str(node.outputs[0].name)])
+        for node in nodes
+    ]
 
 
 def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
     """Of the convolution behind the uneven one little arrives; by itself it is as near as the first."""
     best = of_one_plan(uneven())
     feed = best.prepared.data.first(32)
-    session = lowered_session(best.lowered.graph, best.planned.target)
-    arrives = by_operator(best.exact, per_tensor(best.lowered.graph, best.exact, session, feed))
-    own = by_operator(best.exact, own_levels(best))
+    session = open_lowered_session(best.lowered.graph, best.planned.target)
+    arrives = by_operator(best.exact, measure_tensor_sqnr(best.lowered.graph, best.exact, session, feed))
+    own = by_operator(best.exact, measure_node_sqnr(best))
     assert [groups for groups, _ in own] == [1, 8, 1]
     assert own[0][1] == pytest.approx(arrives[0][1], abs=1)  # nothing is before it
     assert own[1][1] < 10 < 25 < min(own[0][1], own[2][1])
@@ -63,9 +65,9 @@ def test_layers_leave_the_worst_first_as_long_as_nine_tenths_stay():
     layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
     names = [str(node.name) for node in layers]
     own = {str(node.outputs[0].name): level for node, level in zip(layers, (12.0, 5.0, 8.0), strict=True)}
-    assert weak_nodes(parts, own, 4.0) == {}
-    assert set(weak_nodes(parts, own, 20.0)) == {names[1]}  # of the others one alone is more than a tenth
-    assert weak_nodes(parts, dict.fromkeys(own, 30.0), 20.0) == {}
+    assert find_low_sqnr_nodes(parts, own, 4.0) == {}
+    assert set(find_low_sqnr_nodes(parts, own, 20.0)) == {names[1]}  # of the others one alone is more than a tenth
+    assert find_low_sqnr_nodes(parts, dict.fromkeys(own, 30.0), 20.0) == {}
 
 
 def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
@@ -85,9 +87,9 @@ def test_all_that_is_no_layer_is_the_last_thing_tried():
     layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
     own = {str(node.outputs[0].name): level for node, level in zip(layers, (40.0, 5.0, 35.0), strict=True)}
     others = {str(node.name) for node, op in parts.nodes if node.op_type != "Conv"}
-    assert {*weak_nodes(parts, own, math.inf)} == others | {str(layers[1].name)}
+    assert {*find_low_sqnr_nodes(parts, own, math.inf)} == others | {str(layers[1].name)}
     own[str(layers[1].outputs[0].name)] = 31.0
-    assert {*weak_nodes(parts, own, math.inf)} == others
+    assert {*find_low_sqnr_nodes(parts, own, math.inf)} == others
 
 
 def test_what_multiplies_each_number_by_another_is_no_layer():
@@ -98,6 +100,6 @@ def test_what_multiplies_each_number_by_another_is_no_layer():
     parts = of_one_plan(model).prepared.parts.with_floats({})
     layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
     own = {str(node.outputs[0].name): 40.0 for node in layers}
-    found = weak_nodes(parts, own, math.inf)
+    found = find_low_sqnr_nodes(parts, own, math.inf)
     assert [str(node.name) in found for node in layers] == [False, True, False]
-    assert not {str(node.name) for node in layers} & weak_nodes(parts, own, 30.0).keys()
+    assert not {str(node.name) for node in layers} & find_low_sqnr_nodes(parts, own, 30.0).keys()

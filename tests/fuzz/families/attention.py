@@ -25,8 +25,11 @@ def attention(net, x, heads, mask):
         scores = net.add("MatMul", [q, k], shape)
     else:
         scores = net.add("MatMul", [q, k], shape)
-        scores = net.same("Div", scores, net.const(1 / factor)) if net.chance(0.5) else net.same(
-            "Mul", scores, net.const(factor))  # fmt: skip
+        scores = (
+            net.same("Div", scores, net.const(1 / factor))
+            if net.chance(0.5)
+            else net.same("Mul", scores, net.const(factor))
+        )
     if mask:
         above = np.triu(np.full((steps, steps), net.pick(-1e4, -1e9, -30.0)), 1)
         scores = net.same("Add", scores, net.const(above.astype(np.float32)))

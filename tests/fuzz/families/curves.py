@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.fuzz.draw import CURVES, SINCE
+from tests.fuzz.random_net import CURVES, SINCE
 
 __all__ = ["build"]
 
@@ -61,9 +61,10 @@ def layer(net, x):
 def build(net):
     """Draw a net of layers and curves."""
     shape = net.pick(
-        (net.between(1, 5), net.between(3, 8), net.between(3, 8)), (net.between(2, 8), net.between(2, 8)),
+        (net.between(1, 5), net.between(3, 8), net.between(3, 8)),
+        (net.between(2, 8), net.between(2, 8)),
         (net.between(2, 12),),
-    )  # fmt: skip
+    )
     x = net.enter(*shape)
     if net.chance(0.8):
         x = layer(net, x)

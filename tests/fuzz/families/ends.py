@@ -61,8 +61,9 @@ def products(net):
     a = net.enter(net.between(1, 6), net.between(1, 8))
     b = net.enter(net.between(1, 6), net.size[a][1])
     b = net.turn(net.linear(b, net.size[a][1]) if net.chance(0.5) else b, 0, 2, 1)
-    y = net.add("MatMul", [net.linear(a, net.size[a][1]) if net.chance(0.5) else a, b],
-                (net.size[a][0], net.size[b][1]))  # fmt: skip
+    y = net.add(
+        "MatMul", [net.linear(a, net.size[a][1]) if net.chance(0.5) else a, b], (net.size[a][0], net.size[b][1])
+    )
     return [net.linear(y, net.between(1, 5)), y] if net.chance(0.5) else [net.linear(y, net.between(1, 5))]
 
 

@@ -48,8 +48,9 @@ def split(net, x):
         return x
     first = net.between(1, length - 1)
     names = [f"t{len(net.nodes)}_{i}" for i in range(2)]
-    net.nodes.append(helper.make_node("Split", [x, net.ints(first, length - first)], names, f"Split_{names[0]}",
-                                      axis=axis))  # fmt: skip
+    net.nodes.append(
+        helper.make_node("Split", [x, net.ints(first, length - first)], names, f"Split_{names[0]}", axis=axis)
+    )
     for name, part in zip(names, (first, length - first), strict=True):
         shape = list(net.size[x])
         shape[axis - 1] = part
@@ -127,9 +128,10 @@ def layer(net, x):
 def build(net):
     """Draw a net in which data move."""
     shape = net.pick(
-        (net.between(1, 6), net.between(2, 9), net.between(2, 9)), (net.between(2, 8), net.between(2, 10)),
+        (net.between(1, 6), net.between(2, 9), net.between(2, 9)),
+        (net.between(2, 8), net.between(2, 10)),
         (net.between(2, 16),),
-    )  # fmt: skip
+    )
     x = net.enter(*shape)
     if net.chance(0.7):
         x = layer(net, x)

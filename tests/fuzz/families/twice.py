@@ -53,9 +53,10 @@ def around(net, x):
 def build(net):
     """Draw a net of few nodes that read tensors twice, most often straight behind an input."""
     shape = net.pick(
-        (net.between(1, 5), net.between(3, 9), net.between(3, 9)), (net.between(1, 6), net.between(1, 8)),
+        (net.between(1, 5), net.between(3, 9), net.between(3, 9)),
+        (net.between(1, 6), net.between(1, 8)),
         (net.between(1, 12),),
-    )  # fmt: skip
+    )
     x = net.enter(*shape)
     kinds = [product, total, beside, halves, *([turned] if len(shape) == 2 else [])]
     if net.chance(0.3):

@@ -11,10 +11,10 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.account import ExactFile
-from lingeronnx.qdq.exact.proof import random_feeds
+from lingeronnx.qdq.exact.exact_file import ExactFile
+from lingeronnx.qdq.exact.verification import random_feeds
 from lingeronnx.qdq.exact.write import write_exact
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, Net, quantized
 from tests.passes.test_attention import attention
 from tests.qdq.exact.helpers import session
@@ -36,8 +36,8 @@ def equal(graph, found):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("platform", first(1, ("venus", "arcs", "venusA")))
-@pytest.mark.parametrize("net", first(3, NETS), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("platform", mark_rest_slow(1, ("venus", "arcs", "venusA")))
+@pytest.mark.parametrize("net", mark_rest_slow(3, NETS), ids=lambda net: net.__name__)
 def test_nets_on_chips_need_no_functions(net, platform):
     """Law: convolutions, sums, pools, concatenations and linear layers are exact by amounts alone."""
     made = quantized(net(), platform=platform, effort="fast").graph
@@ -53,7 +53,7 @@ def test_nets_on_chips_need_no_functions(net, platform):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("settings", (FREE, MOVED), ids=("free", "zero points"))
-@pytest.mark.parametrize("net", first(2, NETS), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", mark_rest_slow(2, NETS), ids=lambda net: net.__name__)
 def test_free_scales_take_functions(net, settings):
     """Law: with scales of any size and zero points every integer is the simulator's, by functions."""
     made = quantized(net(), effort="fast", **settings).graph
@@ -66,7 +66,7 @@ def test_free_scales_take_functions(net, settings):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("platform", first(1, ("venus", "arcs", "venusA")))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, ("venus", "arcs", "venusA")))
 @pytest.mark.parametrize("name", ("lstm", "gru", "attention"))
 def test_sequences(name, platform):
     """Recurrent layers and attention, every sample bit for bit, the batch open."""

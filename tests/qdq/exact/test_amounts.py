@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.qdq.exact.amounts import Sum, of_sum
-from lingeronnx.qdq.exact.nodes import NotExact
-from simulator.fixed import Rescale
-from tests.examples import examples
+from lingeronnx.qdq.exact.nodes import NotExactError
+from lingeronnx.qdq.exact.tie_offsets import IntegerSum, tie_offset_for_sum
+from simulator.fixed_point import Rescale
+from tests.case_selection import limit_examples
 
 
 def to_even(total, shift, half):
@@ -21,12 +21,12 @@ def half_up(total, shift):
     return np.clip((total + (1 << shift >> 1)) >> shift, -128, 127)
 
 
-@examples(30)
+@limit_examples(30)
 @given(st.integers(0, 16), st.integers(-130, 130), st.integers(-3, 3), st.booleans())
 def test_half_a_step_makes_ties_go_up(shift, count, near, tie):
     """Law: around every tie, and around every whole number, the amount gives the chip's integer and no other."""
     total = (count << shift) + (1 << shift >> 1 if tie else 0) + near
-    amount = of_sum(Sum(1 << 22, 1.0), Rescale.from_shift(shift, 8), 2.0**-shift, 8)
+    amount = tie_offset_for_sum(IntegerSum(1 << 22, 1.0), Rescale.from_shift(shift, 8), 2.0**-shift, 8)
     assert amount.value == (0.5 if shift else 0.0)
     assert to_even(total, shift, amount.value) == half_up(total, shift)
 
@@ -41,13 +41,13 @@ def test_the_largest_sums_saturate():
 
 def test_what_has_no_amount():
     """Both limits, from both sides; at a shift of 17 half a step is lost in a sum that decides."""
-    assert of_sum(Sum((1 << 24) - 1, 1.0), Rescale.from_shift(16, 8), 2.0**-16, 8).value == 0.5
-    with pytest.raises(NotExact, match="float32 counts to 16777216"):
-        of_sum(Sum(1 << 24, 1.0), Rescale.from_shift(15, 8), 2.0**-15, 8)
-    with pytest.raises(NotExact, match="its shift is 17"):
-        of_sum(Sum(1 << 23, 1.0), Rescale.from_shift(17, 8), 2.0**-17, 8)
+    assert tie_offset_for_sum(IntegerSum((1 << 24) - 1, 1.0), Rescale.from_shift(16, 8), 2.0**-16, 8).value == 0.5
+    with pytest.raises(NotExactError, match="float32 counts to 16777216"):
+        tie_offset_for_sum(IntegerSum(1 << 24, 1.0), Rescale.from_shift(15, 8), 2.0**-15, 8)
+    with pytest.raises(NotExactError, match="its shift is 17"):
+        tie_offset_for_sum(IntegerSum(1 << 23, 1.0), Rescale.from_shift(17, 8), 2.0**-17, 8)
     assert (to_even(253 << 16, 17, 0.5), half_up(253 << 16, 17)) == (126, 127)
-    with pytest.raises(NotExact, match="no power of two"):
-        of_sum(Sum(100, 3.0), Rescale.from_ratio(1 / 3, 8), 1.0, 8)
-    with pytest.raises(NotExact, match="not that of its scales"):
-        of_sum(Sum(100, 8.0), Rescale.from_shift(2, 8), 1.0, 8)
+    with pytest.raises(NotExactError, match="no power of two"):
+        tie_offset_for_sum(IntegerSum(100, 3.0), Rescale.from_ratio(1 / 3, 8), 1.0, 8)
+    with pytest.raises(NotExactError, match="not that of its scales"):
+        tie_offset_for_sum(IntegerSum(100, 8.0), Rescale.from_shift(2, 8), 1.0, 8)

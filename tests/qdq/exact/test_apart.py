@@ -5,8 +5,8 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.apart import keep_apart
-from lingeronnx.qdq.exact.proof import open_batch, opened, random_feeds
+from lingeronnx.qdq.exact.batch_axis import separate_batch_axis
+from lingeronnx.qdq.exact.verification import make_batch_dynamic, open_as_user, random_feeds
 from lingeronnx.qdq.exact.write import write_exact
 from tests.nets import Net, quantized
 
@@ -29,12 +29,12 @@ def test_samples_stay_apart(case):
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     size = expected(rows).size
     model = net.graph(net.node("Reshape", made, net.const(np.array([-1, size])), out="y"))
-    keep_apart(model)
-    for value in ir.values(model):  # of one sample
+    separate_batch_axis(model)
+    for value in ir.iter_values(model):  # of one sample
         if not value.is_initializer():
-            value.shape = ir.oir_shape(["N", 12]) if value.is_graph_input() else None
+            value.shape = ir.make_shape(["N", 12]) if value.is_graph_input() else None
     x = np.stack([rows.reshape(-1), 7 - rows.reshape(-1), rows.reshape(-1) ** 2])
-    (y,) = opened(model).run(["y"], {"x": x})
+    (y,) = open_as_user(model).run(["y"], {"x": x})
     np.testing.assert_array_equal(y, np.stack([expected(row.reshape(3, 4)).reshape(-1) for row in x]))
 
 
@@ -43,8 +43,8 @@ def test_a_batch_of_matrices_that_are_turned():
     net = Net(8, 12, 12)
     y = net.node("Transpose", net.node("Relu", net.conv("x", (8, 8, 1, 1))), perm=[0, 2, 3, 1])
     made = quantized(net.graph(net.node("Reshape", y, net.const(np.array([0, -1])), out="y")), platform="arcs").graph
-    assert [1, 0] in [ir.attr(node, "perm") for node in made.graph if node.op_type == "Transpose"]
-    found = open_batch(made, write_exact(made, functions=True).standard.graph, random_feeds(made, True, 3))
+    assert [1, 0] in [ir.get_attr(node, "perm") for node in made.graph if node.op_type == "Transpose"]
+    found = make_batch_dynamic(made, write_exact(made, functions=True).standard.graph, random_feeds(made, True, 3))
     assert not isinstance(found, str), found
     x = np.random.default_rng(0).standard_normal((5, 8, 12, 12)).astype(np.float32)
-    np.testing.assert_array_equal(opened(found).run(None, {"x": x})[0], lo.Session(made).run(["y"], {"x": x})[0])
+    np.testing.assert_array_equal(open_as_user(found).run(None, {"x": x})[0], lo.Session(made).run(["y"], {"x": x})[0])

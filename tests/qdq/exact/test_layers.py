@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.qdq.exact.nodes import NotExact
+from lingeronnx.qdq.exact.nodes import NotExactError
 from simulator import kernels as k
-from simulator.channels import ChannelRescale
-from simulator.fixed import Rescale
+from simulator.channel_rescale import ChannelRescale
+from simulator.fixed_point import Rescale
 from tests.qdq.exact.helpers import called
 from tests.simulator.helpers import integers, run
 
@@ -39,7 +39,7 @@ def test_elementwise_pools_and_tables():
         k.AddShift(1, 3, sign=-1),
         k.AddScaled.from_ratios(0.3, 1.7, 8, 1, 7),
         k.Mul(Rescale.from_ratio(0.011, 8)),
-        k.Centered(k.Mul(Rescale.from_ratio(0.004, 8)), (3, -100)),
+        k.ZeroPointKernel(k.Mul(Rescale.from_ratio(0.004, 8)), (3, -100)),
         k.Concat(1, (Rescale.from_shift(1, 8), Rescale.from_ratio(1.3, 8))),
     )
     for kernel in pair:
@@ -64,7 +64,7 @@ def test_elementwise_pools_and_tables():
 
 
 def test_what_has_no_function():
-    with pytest.raises(NotExact, match="16 bits"):
+    with pytest.raises(NotExactError, match="16 bits"):
         called(k.Conv(np.ones((1, 1, 1), np.int8), None, Rescale.from_shift(0, 8)), np.ones((1, 1, 4), np.int16))
-    with pytest.raises(NotExact, match="Mean has no form"):
+    with pytest.raises(NotExactError, match="Mean has no form"):
         called(k.Mean(None, None, None, 0), np.ones((1, 1, 4), np.int8))

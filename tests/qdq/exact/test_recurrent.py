@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.qdq.exact.nodes import NotExact
+from lingeronnx.qdq.exact.nodes import NotExactError
 from simulator import kernels as k
-from simulator.fixed import Chain, Rescale
-from simulator.machine import Call, Spec, compile
+from simulator.fixed_point import ChainedRescale, Rescale
+from simulator.program import Step, TensorSpec, compile_program
 from tests.qdq.exact.helpers import called
 from tests.simulator.helpers import integers
 
@@ -16,7 +16,7 @@ def recurrent(kind, gates, shift, units=3, **more):
     rng = np.random.default_rng(7)
     weights = [integers(rng, (gates * units, n)) for n in (4, units)]
     biases = [rng.integers(-5000, 5000, gates * units) for _ in range(2)]
-    how = Chain(Rescale.from_shift(0, 32), Rescale.from_shift(shift, 32))
+    how = ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(shift, 32))
     x, h = integers(rng, (3, 5, 4)), integers(rng, (3, 1, units))
     c = rng.integers(-(2**15), 2**15, (3, 1, units)).astype(np.int32)
     return kind(*weights, *biases, how, how, **more), x, h, c
@@ -27,8 +27,8 @@ def outputs(kernel, *arrays):
     names = [f"x{i}" for i in range(len(arrays))]
     feed = dict(zip(names, arrays, strict=True))
     wanted = tuple(f"y{i}" for i in range(len(kernel.kept)))
-    specs = {name: Spec(a.shape, a.dtype) for name, a in feed.items()}
-    return [array for _, array in compile([Call(kernel, tuple(names), wanted)], specs, keep=wanted).run(feed)]
+    specs = {name: TensorSpec(a.shape, a.dtype) for name, a in feed.items()}
+    return [array for _, array in compile_program([Step(kernel, tuple(names), wanted)], specs, keep=wanted).run(feed)]
 
 
 @pytest.mark.parametrize("forward", (True, False))
@@ -40,9 +40,17 @@ def test_lstm(arithmetic, chip, forward):
     out, shift = k.Lstm.output(arithmetic, 100.0 if arithmetic == "wide" else 64.0, 8), 6 if chip == "venus" else -12
     for given_, units in (((), 3), (("h", "c"), 4)):
         kernel, x, *states = recurrent(
-            k.Lstm, 4, shift, units, rescale_o=out, arithmetic=arithmetic, table=chip, kept=(0, 1, 2), given=given_,
+            k.Lstm,
+            4,
+            shift,
+            units,
+            rescale_o=out,
+            arithmetic=arithmetic,
+            table=chip,
+            kept=(0, 1, 2),
+            given=given_,
             forward=forward,
-        )  # fmt: skip
+        )
         arrays = (x, *states[: len(given_)])
         for a, b in zip(called(kernel, *arrays), outputs(kernel, *arrays), strict=True):
             assert a.dtype == b.dtype
@@ -66,5 +74,5 @@ def test_gru(time_axis):
 
 def test_lengths_have_no_function():
     kernel, x, *_ = recurrent(k.Lstm, 4, -12, rescale_o=k.Lstm.output("q27", 64.0, 8), given=("lengths",))
-    with pytest.raises(NotExact, match="lengths"):
+    with pytest.raises(NotExactError, match="lengths"):
         called(kernel, x, np.array([1, 2, 3]))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from simulator import kernels as k
-from simulator.fixed import Rescale
-from simulator.kernels import softmax_entry
-from tests.naive import curves as naive_curves
+from simulator.fixed_point import Rescale
+from simulator.kernels import make_input_table
+from tests.oracles import curves as naive_curves
 from tests.qdq.exact.helpers import called
 from tests.simulator.helpers import integers, run, triple
 
@@ -17,12 +17,12 @@ def test_softmax(way):
     rng = np.random.default_rng(5)
     x, rescale = np.concatenate([integers(rng, (6, 11)), np.full((1, 11), 127, np.int8)]), Rescale.from_shift(8, 8)
     for q in (1, 4, 7):
-        kernel = k.Softmax(softmax_entry(2.0 ** (25 - q), 8), rescale, way=way)
+        kernel = k.Softmax(make_input_table(2.0 ** (25 - q), 8), rescale, way=way)
         want = np.array([naive_curves.softmax(row.tolist(), 2 ** (25 - q), way, triple(rescale)) for row in x])
         assert np.array_equal(called(kernel, x)[0], want)
     deep = integers(rng, (2, 3, 4))
     for alone in (False, True):
-        kernel = k.Softmax(softmax_entry(2.0**22, 8), rescale, axis=1, way=way, alone=alone)
+        kernel = k.Softmax(make_input_table(2.0**22, 8), rescale, axis=1, way=way, alone=alone)
         assert np.array_equal(called(kernel, deep)[0], run(kernel, deep))
 
 
@@ -30,7 +30,7 @@ def test_log_softmax_and_layer_norm():
     rng = np.random.default_rng(6)
     x, rescale = integers(rng, (5, 7)), Rescale.from_shift(11, 8)
     for way in ("divide", "fused"):
-        kernel = k.LogSoftmax(softmax_entry(2.0**21, 8), rescale, way=way)
+        kernel = k.LogSoftmax(make_input_table(2.0**21, 8), rescale, way=way)
         want = np.array([naive_curves.log_softmax(row.tolist(), 2**21, way, triple(rescale)) for row in x])
         assert np.array_equal(called(kernel, x)[0], want)
     x = np.concatenate([integers(rng, (4, 8)), np.full((1, 8), 9, np.int8), integers(rng, (3, 8), extremes=True)])

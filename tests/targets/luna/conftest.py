@@ -2,11 +2,11 @@
 
 import pytest
 
-from lingeronnx.targets.luna.finish import finished
-from lingeronnx.targets.luna.remembered import Remembered
+from lingeronnx.targets.luna.backend_passes import pipeline
+from lingeronnx.targets.luna.result_cache import ResultCache
 
 
-class _Forgetful(Remembered):
+class _NoCache(ResultCache):
     """Finds each answer anew."""
 
     def ask(self, body, target, find):
@@ -16,4 +16,4 @@ class _Forgetful(Remembered):
 @pytest.fixture(autouse=True)
 def finish_anew(monkeypatch):
     """Make the last rewrites each time: tests take some of them away and ask for the same graph."""
-    monkeypatch.setattr(finished, "_KNOWN", _Forgetful())
+    monkeypatch.setattr(pipeline, "_CACHE", _NoCache())

@@ -9,22 +9,27 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntRunner
+from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.run.session import Session
-from lingeronnx.targets import by_name
-from lingeronnx.targets.latency import TimeSaved
-from lingeronnx.targets.luna.finish.cheaper import cheaper, choice
-from lingeronnx.targets.luna.finish.cheaper.copies import enlarged
-from lingeronnx.targets.luna.finish.cheaper.costs import Costs
-from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_pointwise
-from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
-from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
-from lingeronnx.targets.luna.finish.read_graph import ReadGraph
-from lingeronnx.targets.luna.packer.arguments import choice as arguments
-from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.prices import ARCS
-from lingeronnx.targets.objective import OBJECTIVE, PARTS, keeps_constants, objective_of
-from tests.examples import examples
+from lingeronnx.targets import get_target
+from lingeronnx.targets.latency import CycleSavings
+from lingeronnx.targets.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.data_movement import (
+    propose_matrix_transposes,
+    propose_slice_bypass,
+    propose_transposed_concat,
+    propose_transposed_slice,
+)
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.graph_editor import RewriteEditor
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.layers import propose_depthwise_conv, propose_pointwise_conv
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.node_costs import NodeCostModel
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.upsampling import propose_conv_transpose
+from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.targets.luna.kernel_costs import ARCS
+from lingeronnx.targets.luna.packer.arguments import selection as arguments
+from lingeronnx.targets.luna.packer.evaluation import prepare_graph
+from lingeronnx.targets.objective import OBJECTIVE_KEY, PARTS_KEY, can_keep_constants_resident, get_objective
+from tests.case_selection import limit_examples
 from tests.packer import judge
 from tests.targets.luna.packer.integer_nets import IntNet
 
@@ -34,7 +39,7 @@ CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 def written(model, *rewrites, platform="arcs"):
     """Write every node that a rewrite takes in its form, whatever it costs; return the graph and how many were."""
     graph, count = ir.from_proto(model), 0
-    sheet = Sheet(graph, by_name(platform), Costs(ARCS))
+    sheet = RewriteEditor(graph, get_target(platform), NodeCostModel(ARCS))
     for rewrite in rewrites:
         for node in list(graph.graph):
             form = rewrite(sheet, node)
@@ -91,7 +96,7 @@ def drawn(net, rng):
 # ---- transposes ----------------------------------------------------------------------------------------------------
 
 
-@examples(60)
+@limit_examples(60)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=2, max_size=4),
     order=st.randoms(use_true_random=False),
@@ -102,18 +107,18 @@ def test_a_transpose_is_one_of_matrices(sizes, order):
     order.shuffle(perm)
     net = IntNet("arcs", (1, *sizes))
     model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *perm], "y"))
-    graph, count = written(model, transposed)
+    graph, count = written(model, propose_matrix_transposes)
     assert_same(model, graph)
     if count:
         made = [node for node in graph.graph if node.op_type == "Transpose"]
-        assert all(list(ir.attr(node, "perm")) == [1, 0] for node in made)
+        assert all(list(ir.get_attr(node, "perm")) == [1, 0] for node in made)
 
 
 @pytest.mark.parametrize("perm", [p for p in itertools.permutations(range(3)) if p != (0, 1, 2)])
 def test_all_orders_of_three_axes(perm):
     net = IntNet("arcs", (1, 4, 6, 8))
     model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *(axis + 1 for axis in perm)], "y"))
-    graph, count = written(model, transposed)
+    graph, count = written(model, propose_matrix_transposes)
     assert count == 1
     assert_same(model, graph)
 
@@ -121,7 +126,7 @@ def test_all_orders_of_three_axes(perm):
 def test_more_axes_than_three_stay():
     net = IntNet("arcs", (2, 3, 4, 5))
     model = model_of(net, net.transpose(net.relu("xq", "a"), [3, 2, 1, 0], "y"))
-    assert written(model, transposed)[1] == 0
+    assert written(model, propose_matrix_transposes)[1] == 0
 
 
 def test_what_one_turns_the_next_turns_back():
@@ -129,7 +134,7 @@ def test_what_one_turns_the_next_turns_back():
     net = IntNet("arcs", (1, 6, 8))
     back = net.transpose(net.transpose(net.relu("xq", "a"), [0, 2, 1], "b"), [0, 2, 1], "y")
     model = model_of(net, back)
-    graph, _ = written(model, transposed)
+    graph, _ = written(model, propose_matrix_transposes)
     assert "Transpose" not in kinds(graph)
     assert_same(model, graph)
 
@@ -137,7 +142,7 @@ def test_what_one_turns_the_next_turns_back():
 # ---- concatenations and slices -------------------------------------------------------------------------------------
 
 
-@examples(40)
+@limit_examples(40)
 @given(
     lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     before=st.lists(st.integers(1, 4), min_size=1, max_size=2),
@@ -152,7 +157,7 @@ def test_a_concatenation_of_matrices_that_are_turned(lengths, before, behind, sc
         scale = 32.0 if scales else 16.0
         parts.append(net.input(f"x{index}", (1, *before, length, *behind), scale))
     model = model_of(net, net.cat(parts, 1 + len(before), "y"))
-    graph, count = written(model, join_turned)
+    graph, count = written(model, propose_transposed_concat)
     assert count == 1
     assert_same(model, graph)
 
@@ -165,7 +170,7 @@ def sliced(net, x, axis, start, end, name):
     return net.node("Slice", [x, *held], name, shape, net.scales[x])
 
 
-@examples(40)
+@limit_examples(40)
 @given(data=st.data())
 def test_a_slice_of_a_matrix_that_is_turned(data):
     shape = [1, *data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))]
@@ -174,7 +179,7 @@ def test_a_slice_of_a_matrix_that_is_turned(data):
     end = data.draw(st.integers(start + 1, shape[axis]))
     net = IntNet("arcs", shape)
     model = model_of(net, sliced(net, net.relu("xq", "a"), axis, start, end, "y"))
-    graph, count = written(model, part_turned)
+    graph, count = written(model, propose_transposed_slice)
     assert count == 1
     assert_same(model, graph)
 
@@ -191,21 +196,21 @@ def test_a_slice_of_what_was_joined(start, end, whole):
     """A whole part is what was joined; a piece of one, or of two, is not."""
     net = joined()
     model = model_of(net, sliced(net, "c", 2, start, end, "y"))
-    graph, count = written(model, part_whole)
+    graph, count = written(model, propose_slice_bypass)
     assert count == whole
     assert_same(model, graph)
 
 
 def test_a_part_at_another_scale_is_no_whole_one():
     net = joined(32.0)
-    assert written(model_of(net, sliced(net, "c", 2, 6, 10, "y")), part_whole)[1] == 0
+    assert written(model_of(net, sliced(net, "c", 2, 6, 10, "y")), propose_slice_bypass)[1] == 0
 
 
 def test_a_slice_and_a_concatenation_share_what_is_turned():
     """Of one joined tensor two slices are taken: it is turned once, and nothing is turned back in between."""
     net = joined()
     model = model_of(net, sliced(net, "c", 2, 0, 3, "y"), sliced(net, "c", 2, 4, 9, "z"))
-    graph, count = written(model, join_turned, part_turned)
+    graph, count = written(model, propose_transposed_concat, propose_transposed_slice)
     assert (count, kinds(graph).count("Transpose")) == (3, 4)
     assert_same(model, graph)
 
@@ -217,7 +222,7 @@ def test_what_a_reader_further_behind_turns_is_there_for_one_before_it():
     first = sliced(net, x, 2, 0, 1, "f")
     net.cat([first, x, sliced(net, x, 2, 5, 6, "l")], 2, "c")
     model = model_of(net, "c")
-    graph, count = written(model, join_turned, part_turned)
+    graph, count = written(model, propose_transposed_concat, propose_transposed_slice)
     assert count == 3
     made = set()
     for node in graph.graph:
@@ -255,7 +260,7 @@ def nearest(net, x, down, across, name):
 def test_an_enlargement_by_copies_is_a_transposed_convolution(channels, down, across):
     net = IntNet("arcs", (1, channels, 5, 6))
     model = model_of(net, nearest(net, net.relu("xq", "a"), down, across, "y"))
-    graph, count = written(model, enlarged)
+    graph, count = written(model, propose_conv_transpose)
     assert (count, kinds(graph).count("ConvTranspose2dInt"), kinds(graph).count("iqCat")) == (1, 1, 0)
     assert_same(model, graph)
 
@@ -263,25 +268,25 @@ def test_an_enlargement_by_copies_is_a_transposed_convolution(channels, down, ac
 def test_three_copies_stay():
     """A stride of 3 is none that the chip takes."""
     net = IntNet("arcs", (1, 4, 5, 6))
-    assert written(model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), enlarged)[1] == 0
+    assert written(model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), propose_conv_transpose)[1] == 0
 
 
 def test_a_repeated_tensor_at_another_scale_stays():
     net = IntNet("arcs", (1, 8, 1))
-    assert written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), enlarged)[1] == 0
+    assert written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), propose_conv_transpose)[1] == 0
 
 
 # ---- layers --------------------------------------------------------------------------------------------------------
 
 
-@examples(30)
+@limit_examples(30)
 @given(shape=st.tuples(st.integers(1, 70), st.integers(1, 6), st.integers(1, 9)), seed=st.integers(0, 9))
 def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
     net = IntNet("arcs", (1, *shape))
     y = net.batch_norm(net.relu("xq", "a"), "y")
     drawn(net, np.random.default_rng(seed))
     model = model_of(net, y)
-    graph, count = written(model, factor_depthwise)
+    graph, count = written(model, propose_depthwise_conv)
     assert (count, "BatchNorm2dInt" in kinds(graph)) == (1, False)
     assert_same(model, graph, seed)
 
@@ -290,7 +295,7 @@ def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
 def test_one_factor_for_all_is_seen_with_other_channels(shape):
     net = IntNet("arcs", (1, *shape))
     model = model_of(net, net.batch_norm(net.relu("xq", "a"), "y"))
-    graph, count = written(model, factor_depthwise)
+    graph, count = written(model, propose_depthwise_conv)
     assert count == 1
     assert_same(model, graph)
 
@@ -301,19 +306,19 @@ def test_very_many_channels_are_convolved_in_parts():
     y = net.batch_norm(net.relu("xq", "a"), "y")
     drawn(net, np.random.default_rng(0))
     model = model_of(net, y)
-    graph, _ = written(model, factor_depthwise)
+    graph, _ = written(model, propose_depthwise_conv)
     assert 1 < kinds(graph).count("Conv2dInt") <= 5
     assert_same(model, graph)
 
 
-@examples(30)
+@limit_examples(30)
 @given(inputs=st.integers(1, 40), outputs=st.integers(1, 40), bias=st.booleans(), seed=st.integers(0, 9))
 def test_a_product_of_one_row_is_a_convolution_over_a_point(inputs, outputs, bias, seed):
     net = IntNet("arcs", (1, 1, inputs))
     y = net.linear(net.relu("xq", "a"), outputs, "y", bias=bias)
     drawn(net, np.random.default_rng(seed))
     model = model_of(net, y)
-    graph, count = written(model, row_pointwise)
+    graph, count = written(model, propose_pointwise_conv)
     assert (count, "LinearInt" in kinds(graph)) == (1, False)
     assert_same(model, graph, seed)
 
@@ -323,8 +328,8 @@ def test_a_diagonal_product_keeps_channels_apart():
     y = net.linear(net.relu("xq", "a"), 24, "y")
     net.constants[0].raw_data = np.diag(np.arange(-12, 12)).astype(np.int8).tobytes()
     model = model_of(net, y)
-    graph, _ = written(model, row_pointwise)
-    assert next(ir.attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt") == 24
+    graph, _ = written(model, propose_pointwise_conv)
+    assert next(ir.get_attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt") == 24
     assert_same(model, graph)
 
 
@@ -332,10 +337,21 @@ def test_steps_share_their_constants_still():
     """Two products by one weight: one weight in the new form, too."""
     net = IntNet("arcs", (1, 16))
     a = net.linear("xq", 16, "a")
-    net.node("LinearInt", ["a", "c0", "c1"], "b", (1, 16), 16.0, data_bits=8, parameter_bits=8, o_bits=8,
-             scale_x=16.0, scale_w=16.0, scale_o=16.0)  # fmt: skip
+    net.node(
+        "LinearInt",
+        ["a", "c0", "c1"],
+        "b",
+        (1, 16),
+        16.0,
+        data_bits=8,
+        parameter_bits=8,
+        o_bits=8,
+        scale_x=16.0,
+        scale_w=16.0,
+        scale_o=16.0,
+    )
     assert a == "a"
-    graph, _ = written(model_of(net, "b"), row_pointwise)
+    graph, _ = written(model_of(net, "b"), propose_pointwise_conv)
     convolutions = [node for node in graph.graph if node.op_type == "Conv2dInt"]
     assert len({node.inputs[1].name for node in convolutions}) == 1
 
@@ -343,7 +359,7 @@ def test_steps_share_their_constants_still():
 @pytest.mark.parametrize("shape", [(1, 2, 16), (1, 7, 16)])
 def test_a_product_of_several_rows_stays(shape):
     net = IntNet("arcs", shape)
-    assert written(model_of(net, net.linear("xq", 8, "y")), row_pointwise)[1] == 0
+    assert written(model_of(net, net.linear("xq", 8, "y")), propose_pointwise_conv)[1] == 0
 
 
 # ---- the choice ----------------------------------------------------------------------------------------------------
@@ -357,14 +373,14 @@ def detector(platform):
     boxes = net.node("Reshape", [a, held], "boxes", (1, 432, 2), 16.0)
     net.cat([boxes, net.relu(boxes, "c")], 2, "d")
     model = model_of(net, sliced(net, "d", 2, 0, 1, "y"))
-    model.metadata_props.add(key=OBJECTIVE, value="time")
+    model.metadata_props.add(key=OBJECTIVE_KEY, value="time")
     return model
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_whole_is_promised_and_faster(platform):
-    target, model = by_name(platform), detector(platform)
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), target))
+    target, model = get_target(platform), detector(platform)
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), target))
     assert done
     assert saved.before > 2 * saved.after
     assert saved.assumed == (platform != "arcs")
@@ -378,19 +394,19 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
     """A form that the packer refuses: the graph stays as it was, and so do its cycles."""
 
     def refused(sheet, node):
-        form = transposed(sheet, node)
+        form = propose_matrix_transposes(sheet, node)
         if form is None:
             return None
 
         def write():
-            value = sheet.operator("Conv2dInt", [ir.source(node)], {}, [1], node)
+            value = sheet.operator("Conv2dInt", [ir.require_input(node)], {}, [1], node)
             sheet.put(value, node)
 
-        return choice.CheaperForm("no form at all", 0.0, write)
+        return selection.RewriteProposal("no form at all", 0.0, write)
 
-    monkeypatch.setattr(choice, "_REWRITES", (refused,))
+    monkeypatch.setattr(selection, "_REWRITES", (refused,))
     model = detector("arcs")
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(model))
@@ -399,7 +415,7 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
 def test_plain_nodes_keep_their_forms():
     model = detector("arcs")
     model.metadata_props[0].value = "plain"
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
@@ -408,7 +424,7 @@ def test_matrices_are_turned_whatever_else_decides(objective):
     """Equal integers: time decides, by default too."""
     model = detector("arcs")
     model.metadata_props[0].value = objective
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert any("turned" in fitted.what for fitted in done)
     assert saved.before > 1.05 * saved.after
     assert_same(model, graph)
@@ -425,8 +441,8 @@ def test_forms_are_chosen_by_default(objective, taken):
     """What computes over samples at once still does so, and the packer promises it."""
     graph = ir.from_proto(scaled())
     if objective is not None:
-        graph.metadata_props[OBJECTIVE] = objective
-    made, done, saved = cheaper(ReadGraph(graph, by_name("arcs")))
+        graph.metadata_props[OBJECTIVE_KEY] = objective
+    made, done, saved = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
     assert [fitted.node for fitted in done] == ["y"] * taken
     assert "BatchNorm2dInt" in kinds(graph)
     if not taken:
@@ -434,16 +450,16 @@ def test_forms_are_chosen_by_default(objective, taken):
         return
     assert saved.before > 2 * saved.after
     assert_same(scaled(), made)
-    assert IntRunner(made).per_sample
-    assert judge(ir.to_proto(made), "arcs", list(by_name("arcs").verdict(made).words)).right
+    assert IntegerRunner(made).per_sample
+    assert judge(ir.to_proto(made), "arcs", list(get_target("arcs").verdict(made).words)).right
 
 
 @pytest.mark.parametrize("platform", ["venus", "venusA"])
 def test_another_chips_prices_do_not_decide_by_default(platform):
     graph = ir.from_proto(scaled(platform))
-    assert cheaper(ReadGraph(graph, by_name(platform))) == (graph, [], None)
-    graph.metadata_props[OBJECTIVE] = "time"
-    made, _, saved = cheaper(ReadGraph(graph, by_name(platform)))
+    assert apply_cost_rewrites(PackerGraphView(graph, get_target(platform))) == (graph, [], None)
+    graph.metadata_props[OBJECTIVE_KEY] = "time"
+    made, _, saved = apply_cost_rewrites(PackerGraphView(graph, get_target(platform)))
     assert "BatchNorm2dInt" not in kinds(made)
     assert saved.assumed
 
@@ -452,14 +468,14 @@ def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
     """A small product beside a large convolution: its form saves next to nothing, and the packer is not asked."""
     net = IntNet("arcs", (1, 32, 40, 40))
     model = model_of(net, net.conv("xq", 64, 3, "y"), net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"))
-    monkeypatch.setattr(ReadGraph, "chosen", None)
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    monkeypatch.setattr(PackerGraphView, "chosen", None)
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
 def test_what_saves_little_of_the_whole_is_not_taken(monkeypatch):
-    monkeypatch.setattr(choice, "_WORTH", 0.99)
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(detector("arcs")), by_name("arcs")))
+    monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.99)
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(detector("arcs")), get_target("arcs")))
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(detector("arcs")))
@@ -469,12 +485,12 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
     def refused(sheet, node):
         if node.op_type != "Slice":
             return None
-        return choice.CheaperForm("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
+        return selection.RewriteProposal("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
 
-    monkeypatch.setattr(choice, "_REWRITES", (refused, transposed))
-    monkeypatch.setattr(choice, "_WORTH", 0.0)
+    monkeypatch.setattr(selection, "_REWRITES", (refused, propose_matrix_transposes))
+    monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.0)
     model = detector("arcs")
-    graph, done, _ = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, _ = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert [fitted.node for fitted in done] == ["b"]
     assert_same(model, graph)
 
@@ -482,25 +498,25 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
 def test_what_does_not_run_stays_as_it_is():
     net = IntNet("arcs", (1, 600, 700))
     model = model_of(net, net.softmax(net.relu("xq", "a"), "y"))
-    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
 def test_what_was_saved_stands_in_the_graph():
     metadata = {}
-    TimeSaved(200, 100, "arcs").note(metadata)
-    assert TimeSaved.noted(metadata, "arcs") == TimeSaved(200, 100, "arcs")
-    assert TimeSaved.noted({}, "arcs") is None
-    assert TimeSaved.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
-    assert TimeSaved.total([TimeSaved(2, 1, "arcs"), TimeSaved(3, 2, "arcs")]) == TimeSaved(5, 3, "arcs")
-    assert TimeSaved.total([]) is None
+    CycleSavings(200, 100, "arcs").note(metadata)
+    assert CycleSavings.noted(metadata, "arcs") == CycleSavings(200, 100, "arcs")
+    assert CycleSavings.noted({}, "arcs") is None
+    assert CycleSavings.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
+    assert CycleSavings.total([CycleSavings(2, 1, "arcs"), CycleSavings(3, 2, "arcs")]) == CycleSavings(5, 3, "arcs")
+    assert CycleSavings.total([]) is None
 
 
 def test_added_nodes_leave_names_to_the_users():
     """A layer that is called as an added node would be keeps its name, and no two nodes have one."""
     model = detector("arcs")
     next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
-    graph, done, _ = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
+    graph, done, _ = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
     assert done
     names = [node.name for node in graph.graph]
     assert len(set(names)) == len(names)
@@ -509,26 +525,39 @@ def test_added_nodes_leave_names_to_the_users():
 
 
 @pytest.mark.parametrize(
-    "form", [factor_depthwise, row_pointwise, enlarged, part_whole, transposed, join_turned, part_turned]
+    "form",
+    [
+        propose_depthwise_conv,
+        propose_pointwise_conv,
+        propose_conv_transpose,
+        propose_slice_bypass,
+        propose_matrix_transposes,
+        propose_transposed_concat,
+        propose_transposed_slice,
+    ],
 )
 def test_forms_take_a_batch(form):
     """Matrices that are turned, too: the simulator computes samples side by side, and gives the same."""
     net = IntNet("arcs", (1, 8, 5, 6))
     source = net.relu("xq", "a")
-    if form is factor_depthwise:
+    if form is propose_depthwise_conv:
         y = net.batch_norm(source, "y")
-    elif form is row_pointwise:
+    elif form is propose_pointwise_conv:
         y = net.linear(net.relu(net.input("row", (1, 32)), "b"), 8, "y")
-    elif form is enlarged:
+    elif form is propose_conv_transpose:
         y = nearest(net, source, 2, 2, "y")
-    elif form is transposed:
+    elif form is propose_matrix_transposes:
         y = net.transpose(source, [0, 2, 3, 1], "y")
     else:
         y = net.cat([source, net.relu(source, "b")], 3, "c")
-        y = y if form is join_turned else sliced(net, y, 3, 0, 6 if form is part_whole else 4, "y")
+        y = (
+            y
+            if form is propose_transposed_concat
+            else sliced(net, y, 3, 0, 6 if form is propose_slice_bypass else 4, "y")
+        )
     model = model_of(net, y)
     graph, count = written(model, form)
-    runners = IntRunner(ir.from_proto(model)), IntRunner(graph)
+    runners = IntegerRunner(ir.from_proto(model)), IntegerRunner(graph)
     rng = np.random.default_rng(0)
     feed = {v.name: rng.integers(-90, 90, (3, *v.shape[1:])).astype(np.float32) / 16 for v in runners[0].inputs}
     name = str(graph.graph.outputs[0].name)
@@ -551,8 +580,8 @@ def decided(model, objective):
     """Return the verdict on a graph that says what decides."""
     graph = ir.from_proto(model)
     if objective is not None:
-        graph.metadata_props[OBJECTIVE] = objective
-    return by_name("arcs").verdict(graph)
+        graph.metadata_props[OBJECTIVE_KEY] = objective
+    return get_target("arcs").verdict(graph)
 
 
 def test_constants_lie_in_shared_memory_where_that_saves_waiting():
@@ -564,41 +593,41 @@ def test_constants_lie_in_shared_memory_where_that_saves_waiting():
 def test_a_graph_is_not_judged_twice(monkeypatch):
     """The answer is kept for the same graph and the same that decides."""
     asked = []
-    monkeypatch.setattr(arguments, "make_ready", lambda *given: asked.append(given) or make_ready(*given))
+    monkeypatch.setattr(arguments, "prepare_graph", lambda *given: asked.append(given) or prepare_graph(*given))
     model = layers()
     model.graph.name = "judged_once"
-    first = arguments.choose(model, by_name("arcs"))
-    assert arguments.choose(model, by_name("arcs")) is first
+    first = arguments.select_fastest_arguments(model, get_target("arcs"))
+    assert arguments.select_fastest_arguments(model, get_target("arcs")) is first
     assert len(asked) == 1
-    model.metadata_props.add(key=OBJECTIVE, value="memory")
-    assert arguments.choose(model, by_name("arcs")).words != first.words
+    model.metadata_props.add(key=OBJECTIVE_KEY, value="memory")
+    assert arguments.select_fastest_arguments(model, get_target("arcs")).words != first.words
     assert len(asked) == 2
 
 
 def test_an_unknown_objective_is_that_of_accuracy():
-    assert objective_of(ir.from_proto(layers())) == "accuracy"
+    assert get_objective(ir.from_proto(layers())) == "accuracy"
     assert decided(layers(), "speed").line == decided(layers(), "accuracy").line
 
 
 def test_one_of_several_parts_keeps_no_constants():
     """They would lie there while the others run."""
     model = layers()
-    model.metadata_props.add(key=PARTS, value="several")
-    assert not keeps_constants(model)
-    assert by_name("arcs").verdict(model).line == "-p arcs -d False"
+    model.metadata_props.add(key=PARTS_KEY, value="several")
+    assert not can_keep_constants_resident(model)
+    assert get_target("arcs").verdict(model).line == "-p arcs -d False"
 
 
 def test_a_chip_without_prices_keeps_its_first_arguments():
     """By another chip's prices nothing is moved, unless time is all."""
     graph = ir.from_proto(layers("venus"))
-    assert by_name("venus").verdict(graph).line == "-p venus -d False"
-    graph.metadata_props[OBJECTIVE] = "time"
-    assert by_name("venus").verdict(graph).line == "-p venus -d False -m params:share-mem"
+    assert get_target("venus").verdict(graph).line == "-p venus -d False"
+    graph.metadata_props[OBJECTIVE_KEY] = "time"
+    assert get_target("venus").verdict(graph).line == "-p venus -d False -m params:share-mem"
 
 
 def test_memory_takes_no_form_that_needs_more():
     graph = ir.from_proto(detector("arcs"))
-    graph.metadata_props[OBJECTIVE] = "memory"  # in place of time
-    before = by_name("arcs").verdict(graph).verdict.memory.need
-    made, _, _ = cheaper(ReadGraph(graph, by_name("arcs")))
-    assert by_name("arcs").verdict(made).verdict.memory.need <= before
+    graph.metadata_props[OBJECTIVE_KEY] = "memory"  # in place of time
+    before = get_target("arcs").verdict(graph).verdict.memory.need
+    made, _, _ = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
+    assert get_target("arcs").verdict(made).verdict.memory.need <= before

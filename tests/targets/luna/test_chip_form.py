@@ -11,13 +11,13 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.finish.nodes import joined
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.backend_passes.node_builders import insert_concat
 from tests import nets
 from tests.packer import judge
 
 #: The module, whose name in the package is that of its function.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 
@@ -49,7 +49,7 @@ def mended(monkeypatch, model, platform, text, *arguments):
     feed = nets.samples(model, 12)
     after = quantize(model, feed, platform=platform, effort="fast")
     with monkeypatch.context() as patch:
-        patch.setattr(LAST_STAGE, "chip_form", lambda graph, row: [])
+        patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, row: [])
         before = quantize(model, feed, platform=platform, effort="fast")
     wrong = judged(before, platform, *arguments)
     assert not wrong.right
@@ -110,7 +110,7 @@ def test_added_nodes_have_names_of_their_own(monkeypatch):
     before, _ = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
     pad, last = (next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant"))
     last.name = f"{pad.name}_2"
-    made, _ = by_name("venus").finish(before.graph)
+    made, _ = get_target("venus").finish(before.graph)
     names = [node.name for node in made.graph]
     assert len(set(names)) == len(names)
     assert f"{pad.name}_2_2" in names
@@ -224,5 +224,5 @@ def test_two_that_are_joined_have_names_of_their_own():
     net = nets.Net(4, 6)
     graph = net.graph(net.node("Relu", "x", out="y"))
     node = graph.graph[0]
-    made = [joined(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer() for _ in range(2)]
+    made = [insert_concat(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer() for _ in range(2)]
     assert len({node.name for node in made}) == len({node.outputs[0].name for node in made}) == 2

@@ -10,12 +10,15 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.finish.read_graph import ReadGraph
-from lingeronnx.targets.luna.finish.row_tiles import rounds
-from lingeronnx.targets.luna.finish.row_tiles.emit import emit
-from lingeronnx.targets.luna.finish.row_tiles.outputs import in_output_parts, slices_as_outputs
-from lingeronnx.targets.luna.finish.row_tiles.runs import length, runs_from
-from lingeronnx.targets.luna.finish.row_tiles.whole import whole_windows
+from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.targets.luna.backend_passes.tiling import iterative_search
+from lingeronnx.targets.luna.backend_passes.tiling.cascades import axis_length, find_cascades
+from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
+from lingeronnx.targets.luna.backend_passes.tiling.output_channel_splits import (
+    replace_slices_by_convs,
+    split_oversized_convs,
+)
+from lingeronnx.targets.luna.backend_passes.tiling.window_merging import merge_tiled_windows
 from tests import nets
 from tests.packer import judge
 
@@ -66,17 +69,17 @@ def test_strips_and_tiles_of_any_size_are_the_whole(seed):
     want = Session(whole).run(None, one)[0]
     nodes, done = list(whole.graph), 0
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
-    for run in runs_from(nodes, first, nodes[first]):
+    for run in find_cascades(nodes, first, nodes[first]):
         if run.columns is None:
             continue
         copy, twin = twin_of(run, whole)
-        strips = tiles_of(twin.columns, bounds_of(length(run.result, 3), rng))
+        strips = tiles_of(twin.columns, bounds_of(axis_length(run.result, 3), rng))
         if None in strips:
             continue
-        for strip in emit(copy, twin.columns, strips):
-            tiles = tiles_of(strip, bounds_of(length(strip.result, 2), rng))
+        for strip in emit_tiles(copy, twin.columns, strips):
+            tiles = tiles_of(strip, bounds_of(axis_length(strip.result, 2), rng))
             if None not in tiles:
-                emit(copy, strip, tiles)
+                emit_tiles(copy, strip, tiles)
                 done += 1
         np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
     assert done
@@ -94,14 +97,14 @@ def test_windows_side_by_side_are_whole_again():
     model = wide()
     feed = nets.samples(model, 2)
     made = quantize(model, feed, platform="arcs", effort="fast").graph
-    whole = whole_windows(made)
+    whole = merge_tiled_windows(made)
     kinds = [[node.op_type for node in graph.graph] for graph in (made, whole)]
     assert "iqCat" in kinds[0]
     assert "iqCat" not in kinds[1]
     assert kinds[1].count("Conv2dInt") == 2
     one = {"x": feed["x"][:1]}
     np.testing.assert_array_equal(Session(whole).run(None, one)[0], Session(made).run(None, one)[0])
-    assert whole_windows(whole) is None
+    assert merge_tiled_windows(whole) is None
 
 
 @pytest.mark.sweep
@@ -115,13 +118,13 @@ def test_what_only_looks_like_tiles_stays(change):
     if change == "pads":
         ir.set_attr(tiles[1], "pads", [1, 1, 1, 0])
     if change == "weight":
-        twice = ir.add_initializer(made, "other", 1 - ir.const(tiles[1].inputs[1]))
+        twice = ir.add_initializer(made, "other", 1 - ir.const_value(tiles[1].inputs[1]))
         tiles[1].replace_input_with(1, twice)
     if change == "order":
         first, second = join.inputs[:2]
         join.replace_input_with(0, second)
         join.replace_input_with(1, first)
-    assert whole_windows(made) is None
+    assert merge_tiled_windows(made) is None
 
 
 def heavy():
@@ -139,10 +142,10 @@ def test_convolutions_in_parts_of_their_outputs(chip):
     made = quantize(model, feed, platform=chip, effort="fast").graph
     nodes = list(made.graph)
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
-    run = runs_from(nodes, first, nodes[first])[-1]
-    read = ReadGraph(made, ROWS[chip])
+    run = find_cascades(nodes, first, nodes[first])[-1]
+    read = PackerGraphView(made, ROWS[chip])
     copy, twin = twin_of(run, made)
-    parts = in_output_parts(copy, twin, read)
+    parts = split_oversized_convs(copy, twin, read)
     assert len(parts.nodes) == len(run.nodes) + (5 if chip == "venus" else 0)
     one = {"x": feed["x"][:1]}
     np.testing.assert_array_equal(Session(copy).run(None, one)[0], Session(made).run(None, one)[0])
@@ -161,7 +164,7 @@ def test_a_net_of_which_no_row_fits(chip, memory):
     feed = nets.samples(model, 2)
     whole = quantize(model, feed, platform=chip, effort="fast", fit=False)
     target = dataclasses.replace(ROWS[chip], shared_memory=memory)
-    found = rounds.in_rounds(ReadGraph(whole.graph, target))
+    found = iterative_search.search_iteratively(PackerGraphView(whole.graph, target))
     assert found is not None
     assert any(cut.strips for cut in found[1])
     one = {"x": feed["x"][:1]}
@@ -191,7 +194,7 @@ def test_slices_behind_a_convolution_are_convolutions(kind):
     feed = nets.samples(model, 2)
     made = quantize(model, feed, platform="venusA", effort="fast").graph
     copy = ir.clone(made)
-    assert [one.node for one in slices_as_outputs(copy)] == [made.graph[1].name] * (kind == "apart")
+    assert [one.node for one in replace_slices_by_convs(copy)] == [made.graph[1].name] * (kind == "apart")
     counts = [[node.op_type for node in graph.graph].count("Slice") for graph in (made, copy)]
     assert counts == [2, 0 if kind == "apart" else 2]
     one = {"x": feed["x"][:1]}

@@ -8,9 +8,9 @@ from onnx import TensorProto, helper
 
 from lingeronnx import api
 from lingeronnx.analysis.check.packer_file import check_packed
-from lingeronnx.deployment.c import host
+from lingeronnx.deployment.c_program import host_source
 from lingeronnx.graph import ir
-from lingeronnx.run.part import chip_part
+from lingeronnx.run.chip_part import extract_chip_part
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.packer import judge
@@ -55,7 +55,7 @@ def test_the_part_for_the_chip(platform, cast, softmax):
         *(["Cast"] if cast else []),
         *(["Softmax"] if softmax else []),
     }
-    chip = chip_part(result.graph, result.platform)
+    chip = extract_chip_part(result.graph, result.platform)
     (index,) = chip.graph.inputs
     assert (index.name == "x") == (not cast)
     assert index.dtype.name == "INT64"
@@ -70,7 +70,7 @@ def test_the_part_for_the_chip(platform, cast, softmax):
 
 def test_host_and_chip_together(tmp_path, monkeypatch):
     """What the folder for a board holds computes the whole graph, part by part; C of host parts takes long."""
-    monkeypatch.setattr(host, "available", lambda: "no C is asked for")
+    monkeypatch.setattr(host_source, "explain_missing_generator", lambda: "no C is asked for")
     feed = letters(True)
     result = api.quantize(reader(cast=True, softmax=True), feed, platform="arcs", effort="fast")
     done = api.deploy(result, tmp_path / "board", feed, stem="reader", samples=1)

@@ -9,8 +9,8 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.finish import finished as module
-from lingeronnx.targets.luna.remembered import Remembered
+from lingeronnx.targets.luna.backend_passes import pipeline as module
+from lingeronnx.targets.luna.result_cache import ResultCache
 from tests import nets
 
 
@@ -18,9 +18,9 @@ from tests import nets
 def made(monkeypatch):
     """Return the graphs that rewrites are made of from here on."""
     seen = []
-    make = module._made
-    monkeypatch.setattr(module, "_made", lambda graph, target: seen.append(graph) or make(graph, target))
-    monkeypatch.setattr(module, "_KNOWN", Remembered())
+    make = module._run_passes
+    monkeypatch.setattr(module, "_run_passes", lambda graph, target: seen.append(graph) or make(graph, target))
+    monkeypatch.setattr(module, "_CACHE", ResultCache())
     return seen
 
 

@@ -14,13 +14,13 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.judge import judge
-from tests import measured, nets
-from tests.packable import CHIPS, judged, printed
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from tests import measured_rows, nets
+from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 
 #: Modules whose names in their packages are those of functions.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
 LAYER_NORM = importlib.import_module("lingeronnx.ops.layers.layer_norm")
 
 
@@ -37,15 +37,15 @@ def nodes(result, op_type):
 
 
 def shape(value):
-    return tuple(ir.shape(value))
+    return tuple(ir.get_shape(value))
 
 
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = judge(ir.to_proto(part), by_name(platform), printed(result.report))
+    ours = evaluate_graph(ir.to_proto(part), get_target(platform), get_printed_arguments(result.report))
     assert ours.chip_ready, [str(finding) for finding in ours.findings]
-    assert judged(result, platform).problems == []
+    assert evaluate_result(result, platform).problems == []
 
 
 def rewritten(monkeypatch, model, platform, **patches):
@@ -56,7 +56,7 @@ def rewritten(monkeypatch, model, platform, **patches):
     feed = nets.samples(model, 12)
     after = quantize(model, feed, platform=platform, effort="fast", objective="plain")
     with monkeypatch.context() as patch:
-        patch.setattr(LAST_STAGE, "chip_form", lambda graph, row: [])
+        patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, row: [])
         for name, function in patches.items():
             patch.setattr(LAYER_NORM, name, function)
         before = quantize(model, feed, platform=platform, effort="fast", objective="plain")
@@ -123,7 +123,10 @@ def reread(graph):
 )
 def test_operands_that_read_one_graph_input_read_a_copy(monkeypatch, platform, net, op_type, row):
     """An inner tensor may be read twice, and a 1x1 convolution reads any graph input, reshaped or not."""
-    assert all(measured.right(name, platform) for name in (row, "reshape_first", "squeeze_attr", "consumers_input_c1"))
+    assert all(
+        measured_rows.has_correct_row(name, platform)
+        for name in (row, "reshape_first", "squeeze_attr", "consumers_input_c1")
+    )
     before, after = rewritten(monkeypatch, net(), platform)
     assert (reread(before.graph), reread(after.graph)) == ([op_type], [])
     (node,) = (n for n in nodes(after, op_type) if n.inputs[0] is n.inputs[1])
@@ -151,7 +154,7 @@ def test_a_softmax_of_a_graph_input_reads_it_once(monkeypatch, steps, width):
     """On venusA its rows are cut out of a tensor that an iqCat makes of the same operand five times."""
     net = nets.Net(steps, width, seed=3)
     model = net.graph(net.node("MatMul", net.node("Softmax", "x", axis=-1), weight(net, width, 5), out="y"))
-    assert measured.right("cat_twice", "venusA")
+    assert measured_rows.has_correct_row("cat_twice", "venusA")
     _, after = rewritten(monkeypatch, model, "venusA")
     assert reread(after.graph) == []
 
@@ -167,14 +170,14 @@ def normed(*sizes, outputs=5):
     return net.graph(net.node("MatMul", y, weight(net, sizes[-1], outputs), out="y"))
 
 
-AS_IT_IS = {"as_lines": lambda node, row: False, "_copies": lambda size, row: 1}
+AS_IT_IS = {"needs_rank3_rows": lambda node, row: False, "_row_repeats": lambda size, row: 1}
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(("sizes", "outputs"), (((10,), 10), ((16,), 5), ((2, 4, 8), 6)))
 def test_layer_norm_has_an_axis_of_rows(monkeypatch, platform, sizes, outputs):
     """The rows ln_rank2_t10_l10 and ln_rank2_t16_l5; four axes were never measured. Right ones have three."""
-    assert measured.right("layernorm_only_6x16", platform)
+    assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
     before, after = rewritten(monkeypatch, normed(*sizes, outputs=outputs), platform, **AS_IT_IS)
     assert [shape(n.inputs[0])[1:] for n in nodes(before, "LayerNormInt")] == [sizes]
     assert [shape(n.inputs[0]) for n in nodes(after, "LayerNormInt")] == [(1, int(np.prod(sizes[:-1])), sizes[-1])]
@@ -188,8 +191,8 @@ def test_short_lines_stand_several_times_side_by_side(monkeypatch, sizes, wide):
     A line of 4 elements was right, and one behind a LinearInt. The integers are the same as far as epsilon is: at these
     scales it is below one half.
     """
-    assert measured.right("ln_venus_t4_m4", "venus")
-    assert measured.right("layernorm_8", "venus")
+    assert measured_rows.has_correct_row("ln_venus_t4_m4", "venus")
+    assert measured_rows.has_correct_row("layernorm_8", "venus")
     _, after = rewritten(monkeypatch, normed(*sizes), "venus", **AS_IT_IS)
     (norm,) = nodes(after, "LayerNormInt")
     assert shape(norm.inputs[0]) == (1, int(np.prod(sizes[:-1])), wide)
@@ -211,13 +214,13 @@ def test_a_layer_norm_has_its_work_area(platform, sizes, outputs):
 
     On venus all measured rows with an area that large are right; on the others none had one.
     """
-    assert measured.right("layernorm_64", "venus")
-    assert measured.right("ew_bn", platform)
+    assert measured_rows.has_correct_row("layernorm_64", "venus")
+    assert measured_rows.has_correct_row("ew_bn", platform)
     result = nets.quantized(normed(*sizes, outputs=outputs), platform=platform, effort="fast")
     right(result, platform)
     for node in nodes(result, "BatchNorm2dInt"):
-        assert set(np.ravel(ir.const(node.inputs[1]))) == {64}
-        assert not ir.const(node.inputs[2]).any()
+        assert set(np.ravel(ir.const_value(node.inputs[1]))) == {64}
+        assert not ir.const_value(node.inputs[2]).any()
         need = {"venus": 8 * sizes[-1]}.get(platform, 27 * sizes[-1] + 8)
         assert 4 * np.prod(shape(node.inputs[0])[2:]) >= need
 
@@ -262,9 +265,9 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
 )
 def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
     """The rows lstm_h5_t4_f8 and lstm_h7_t6_f6; of 6 units it was right, with the same nodes behind it."""
-    assert measured.right("lstm_h6_t4_f8", "venus")
+    assert measured_rows.has_correct_row("lstm_h6_t4_f8", "venus")
     before, after = rewritten(monkeypatch, model, "venus")
-    sizes = [[int(ir.attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] for result in (before, after)]
+    sizes = [[int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] for result in (before, after)]
     assert all(size % 2 for size in sizes[0])
     assert sizes[1] == [size + 1 for size in sizes[0]]
     for node, units in zip(nodes(after, "LSTMInt"), sizes[1], strict=True):
@@ -276,7 +279,7 @@ def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
 def test_an_even_lstm_and_other_chips_stay_as_they_are():
     for units, platform in ((6, "venus"), (5, "arcs"), (5, "venusA")):
         result = nets.quantized(lstm(units, 8, 8), platform=platform, effort="fast")
-        assert [int(ir.attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] == [units]
+        assert [int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] == [units]
 
 
 # ---- rows of a linear layer on venusA -------------------------------------------------------------------------------
@@ -296,14 +299,16 @@ def test_rows_that_a_batch_norm_reads_are_joined_in_shared_memory(monkeypatch, s
 
     Parts that were written outside and joined inside were right, and so was a BatchNorm2dInt that reads inside.
     """
-    assert measured.right("ln_linear_t8_m5_l32", "venusA")
-    assert measured.right("ew_bn", "venusA")
+    assert measured_rows.has_correct_row("ln_linear_t8_m5_l32", "venusA")
+    assert measured_rows.has_correct_row("ew_bn", "venusA")
     _, after = rewritten(monkeypatch, embedded(steps, width, outputs, (steps, outputs)), "venusA")
-    node = next(n for n in nodes(after, "BatchNorm2dInt") if len(set(np.ravel(ir.const(n.inputs[2])))) > 1)
+    node = next(n for n in nodes(after, "BatchNorm2dInt") if len(set(np.ravel(ir.const_value(n.inputs[2])))) > 1)
     maker = ir.producer(ir.producer(node.inputs[0]).inputs[0])
     assert maker.op_type == "iqCat"
     assert {ir.producer(value).op_type for value in maker.inputs} == {"LinearInt"}
-    outside = [word for words in printed(after.report) for word in words.split(",") if word.endswith(":psram")]
+    outside = [
+        word for words in get_printed_arguments(after.report) for word in words.split(",") if word.endswith(":psram")
+    ]
     assert {f"{value.name}:psram" for value in maker.inputs} <= set(outside)
     assert f"{maker.outputs[0].name}:psram" not in outside
 
@@ -327,7 +332,7 @@ def averaged(steps, width, before=True):
 @pytest.mark.parametrize(("steps", "width", "before"), ((6, 8, True), (12, 5, True), (9, 16, False)))
 def test_a_mean_over_steps_is_a_convolution(monkeypatch, steps, width, before):
     """As a LinearInt of one output it writes behind its plan; 1x1 convolutions over a line were right."""
-    assert measured.right("squeeze_attr", "venusA")
+    assert measured_rows.has_correct_row("squeeze_attr", "venusA")
     old, after = rewritten(monkeypatch, averaged(steps, width, before), "venusA")
     assert any(shape(n.inputs[1])[0] == 1 for n in nodes(old, "LinearInt"))
     assert all(shape(n.inputs[1])[0] > 1 for n in nodes(after, "LinearInt"))
@@ -344,10 +349,14 @@ def test_a_mean_over_steps_stays_elsewhere():
 # ---- nothing is forgotten -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not measured.WHOLE, reason="the measured rows are not beside the repository")
+@pytest.mark.skipif(not measured_rows.WHOLE, reason="the measured rows are not beside the repository")
 def test_every_wrong_form_is_quantized_here():
     """The cases that no argument makes right."""
-    assert {name for name, *_ in measured.wrong("input_twice")} == {"twice_mul_4x6", "twice_cat_8", "twice_bmm_4"}
-    assert {name for name, *_ in measured.wrong("lstm_hidden")} == {"lstm_h5_t4_f8", "lstm_h7_t6_f6"}
-    rank2 = {name for name, *_ in measured.wrong("layernorm") if not name.startswith("ln_linear")}
+    assert {name for name, *_ in measured_rows.get_wrong_rows("input_twice")} == {
+        "twice_mul_4x6",
+        "twice_cat_8",
+        "twice_bmm_4",
+    }
+    assert {name for name, *_ in measured_rows.get_wrong_rows("lstm_hidden")} == {"lstm_h5_t4_f8", "lstm_h7_t6_f6"}
+    rank2 = {name for name, *_ in measured_rows.get_wrong_rows("layernorm") if not name.startswith("ln_linear")}
     assert rank2 == {"ln_rank2_t10_l10", "ln_rank2_t16_l5", "ln_venus_t2_m4", "ln_venus_t3_m4"}

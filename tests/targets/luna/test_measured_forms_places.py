@@ -9,10 +9,10 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.judge import judge
-from tests import measured, nets, packable
-from tests.packable import CHIPS, judged, printed
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from tests import measured_rows, nets, packability
+from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 
 
 def weight(net, *shape):
@@ -29,7 +29,7 @@ def dense(net, x, *shape):
 
 def outside(report):
     """Return the names that the printed arguments place in PSRAM."""
-    words = printed(report)
+    words = get_printed_arguments(report)
     if "--threshold4" in words:
         return None
     placed = words[words.index("-m") + 1].split(",") if "-m" in words else []
@@ -39,9 +39,9 @@ def outside(report):
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = judge(ir.to_proto(part), by_name(platform), printed(result.report))
+    ours = evaluate_graph(ir.to_proto(part), get_target(platform), get_printed_arguments(result.report))
     assert ours.chip_ready, [str(finding) for finding in ours.findings]
-    assert judged(result, platform).problems == []
+    assert evaluate_result(result, platform).problems == []
 
 
 def quantized(model, platform):
@@ -55,7 +55,7 @@ def nodes(result, op_type):
 def places(result, node):
     """Return whether the computed inputs, and the output, of a node lie in PSRAM, as far as -m says it."""
     moved = outside(result.report)
-    values = [value for value in node.inputs if value is not None and ir.const(value) is None]
+    values = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
     names = [str(value.name).removesuffix("_q") for value in (*values, node.outputs[0])]
     found = [moved is None or name in moved or f"{name}_q" in moved for name in names]
     return found[:-1], found[-1]
@@ -73,13 +73,17 @@ def residual(seed):
 def test_operands_of_a_sum_lie_side_by_side(platform, seed):
     """One operand in PSRAM and the output in shared memory hangs; both there, or the output too, was right."""
     if platform != "venus":
-        assert measured.right("add_m4_n8_s0_both", platform)
-        assert measured.right("add_m4_n8_s0_second_out", platform)
+        assert measured_rows.has_correct_row("add_m4_n8_s0_both", platform)
+        assert measured_rows.has_correct_row("add_m4_n8_s0_second_out", platform)
     result = quantized(residual(seed), platform)
     right(result, platform)
     (node,) = nodes(result, "iqAdd")
     operands, output = places(result, node)
-    alike = float(ir.attr(node, "scale_x")) == float(ir.attr(node, "scale_y")) == float(ir.attr(node, "scale_o"))
+    alike = (
+        float(ir.get_attr(node, "scale_x"))
+        == float(ir.get_attr(node, "scale_y"))
+        == float(ir.get_attr(node, "scale_o"))
+    )
     if platform != "venus" and alike:
         assert output or operands[0] == operands[1]
 
@@ -97,7 +101,7 @@ def turned(perm, *sizes):
 )
 def test_a_transpose_writes_to_psram_only_from_there(platform, perm, sizes, row):
     """The other way it crashes."""
-    assert measured.right(row, platform)
+    assert measured_rows.has_correct_row(row, platform)
     result = quantized(turned(perm, *sizes), platform)
     right(result, platform)
     for node in nodes(result, "Transpose"):
@@ -115,11 +119,11 @@ def side_by_side():
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_concatenation_of_unlike_scales_stays_in_shared_memory_on_venus(platform):
-    assert measured.right("cat_c4_n8_none", platform)
+    assert measured_rows.has_correct_row("cat_c4_n8_none", platform)
     result = quantized(side_by_side(), platform)
     right(result, platform)
     for node in nodes(result, "iqCat"):
-        scales = {float(ir.attr(node, key)) for key in ("scale_x_0", "scale_x_1", "scale_o")}
+        scales = {float(ir.get_attr(node, key)) for key in ("scale_x_0", "scale_x_1", "scale_o")}
         assert platform != "venus" or len(scales) == 1 or not places(result, node)[1]
 
 
@@ -132,7 +136,7 @@ def embedded():
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_batch_norm_reads_and_writes_in_shared_memory(platform):
-    assert measured.right("bn_m4_n8_printed" if platform != "venusA" else "ew_bn", platform)
+    assert measured_rows.has_correct_row("bn_m4_n8_printed" if platform != "venusA" else "ew_bn", platform)
     result = quantized(embedded(), platform)
     right(result, platform)
     for node in nodes(result, "BatchNorm2dInt") if platform != "venus" else []:
@@ -151,10 +155,10 @@ def normed(steps, width, outputs):
 @pytest.mark.parametrize(("steps", "width", "outputs"), ((11, 16, 16), (5, 8, 32), (4, 32, 40)))
 def test_a_layer_norm_is_not_packed_with_its_constants_in_shared_memory(platform, steps, width, outputs):
     """It writes among them, and over an input that lies behind its area."""
-    assert measured.right("layernorm_only_6x16", platform)
+    assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
     result = quantized(normed(steps, width, outputs), platform)
     right(result, platform)
-    assert platform == "venus" or "params:share-mem" not in " ".join(printed(result.report))
+    assert platform == "venus" or "params:share-mem" not in " ".join(get_printed_arguments(result.report))
 
 
 def softened(steps, width):
@@ -202,15 +206,15 @@ def test_a_softmax_writes_over_nothing_that_lives(model):
 @pytest.mark.parametrize("name", ("models/digits_attention", "shared/fsdd_attention"))
 def test_whole_models_of_attention(name, platform):
     """As they were printed, one hung and one stopped on venusA."""
-    if name.startswith("shared") and not (packable.SHARED / "models").is_dir():
+    if name.startswith("shared") and not (packability.SHARED / "models").is_dir():
         pytest.skip("the model is not beside the repository")
-    right(packable.written(name, platform), platform)
+    right(packability.quantize_net(name, platform), platform)
 
 
-@pytest.mark.skipif(not measured.WHOLE, reason="the measured rows are not beside the repository")
+@pytest.mark.skipif(not measured_rows.WHOLE, reason="the measured rows are not beside the repository")
 def test_every_wrong_place_is_quantized_here():
     topics = ("add_places", "transpose_places", "concat_places", "batchnorm_places", "softmax_area", "whole_models")
-    found = {name for topic in topics for name, *_ in measured.wrong(topic)}
-    found |= {name for name, *_ in measured.wrong("layernorm") if name.startswith("ln_linear")}
+    found = {name for topic in topics for name, *_ in measured_rows.get_wrong_rows(topic)}
+    found |= {name for name, *_ in measured_rows.get_wrong_rows("layernorm") if name.startswith("ln_linear")}
     known = ("add_m4_n8_", "t021_5x8_", "t0231_4x6x5_", "cat_c4_n8_", "bn_m4_n8_", "attention_seed10025", "ln_linear_")
     assert {name for name in found if not name.startswith(known)} == {"digits_attention", "fsdd_attention"}

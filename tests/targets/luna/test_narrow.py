@@ -10,10 +10,10 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.packer import judge
 
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
 CHIPS = ("arcs", "venusA")
 
 
@@ -26,7 +26,7 @@ def quantized(model, platform, **settings):
 def widths(result):
     """Return {node: (operator, bits of its weights)} of a result."""
     nodes = [node for node in result.graph.graph if "parameter_bits" in node.attributes]
-    return {str(node.name): (str(node.op_type), ir.attr(node, "parameter_bits")) for node in nodes}
+    return {str(node.name): (str(node.op_type), ir.get_attr(node, "parameter_bits")) for node in nodes}
 
 
 def right(result, platform):
@@ -41,7 +41,7 @@ def unchanged(monkeypatch, model, platform, **settings):
     """Return the result; every tensor has the integers that it has where nothing is rewritten for the packer."""
     after = quantized(model, platform, **settings)
     with monkeypatch.context() as patch:
-        patch.setattr(LAST_STAGE, "chip_form", lambda graph, target: [])
+        patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, target: [])
         before = quantized(model, platform, **settings)
     old, new = Session(before.graph), Session(after.graph)
     feed = {spec.name: nets.samples(model, 3)[spec.name] for spec in new.inputs}
@@ -69,24 +69,35 @@ def rows(count, inputs, outputs):
 
 
 NETS = {
-    "plain": nets.plain, "residual": nets.residual, "depthwise": nets.depthwise, "concat": nets.concat,
-    "branches": nets.branches, "line": nets.line, "asymmetric": nets.asymmetric, "odd": lambda: odd((3, 3)),
-    "odd 1x3": lambda: odd((1, 3)), "odd depthwise": lambda: odd((3, 3), 8, 8, 8), "odd 1x1": lambda: odd((1, 1)),
-    "odd 5x5": lambda: odd((5, 5)), "groups": lambda: odd((3, 3), 16, 4, 2), "row": lambda: rows(1, 33, 16),
-    "rows": lambda: rows(6, 33, 16), "rows of one": lambda: rows(6, 16, 1),
-}  # fmt: skip
+    "plain": nets.plain,
+    "residual": nets.residual,
+    "depthwise": nets.depthwise,
+    "concat": nets.concat,
+    "branches": nets.branches,
+    "line": nets.line,
+    "asymmetric": nets.asymmetric,
+    "odd": lambda: odd((3, 3)),
+    "odd 1x3": lambda: odd((1, 3)),
+    "odd depthwise": lambda: odd((3, 3), 8, 8, 8),
+    "odd 1x1": lambda: odd((1, 1)),
+    "odd 5x5": lambda: odd((5, 5)),
+    "groups": lambda: odd((3, 3), 16, 4, 2),
+    "row": lambda: rows(1, 33, 16),
+    "rows": lambda: rows(6, 33, 16),
+    "rows of one": lambda: rows(6, 16, 1),
+}
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
-@pytest.mark.parametrize("net", first(5, NETS))
+@pytest.mark.parametrize("net", mark_rest_slow(5, NETS))
 def test_what_is_written_is_right(monkeypatch, net, platform):
     """And no integer has changed on the way; weights said to have 4 bits are integers from -8 to 7."""
     result = unchanged(monkeypatch, NETS[net](), platform)
     assert right(result, platform), result.report.findings
     for node in result.graph.graph:
-        if "parameter_bits" in node.attributes and ir.attr(node, "parameter_bits") == 4:
-            held = ir.constant(node.inputs[1])
+        if "parameter_bits" in node.attributes and ir.get_attr(node, "parameter_bits") == 4:
+            held = ir.require_const_value(node.inputs[1])
             assert node.op_type == "Conv2dInt" or (platform, node.op_type) == ("arcs", "LinearInt")
             assert held.dtype == np.int8
             assert -8 <= held.min() <= held.max() <= 7
@@ -95,7 +106,7 @@ def test_what_is_written_is_right(monkeypatch, net, platform):
 def test_a_kernel_gets_zeros():
     """3x3 becomes 3x4, which takes fewer bytes than at 8 bits; a 1x1 would not, and stays at 8 by a note."""
     result = quantized(odd((3, 3)), "arcs")
-    shapes = [ir.constant(n.inputs[1]).shape for n in result.graph.graph if n.op_type == "Conv2dInt"]
+    shapes = [ir.require_const_value(n.inputs[1]).shape for n in result.graph.graph if n.op_type == "Conv2dInt"]
     assert shapes[0] in ((2, 8, 3, 4), (2, 8, 4, 3))
     assert any("has zeros up to" in fitted.what for fitted in result.report.fitted)
     stays = quantized(odd((1, 1)), "arcs")

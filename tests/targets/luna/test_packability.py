@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from tests import nets, packable
+from tests import nets, packability
 from tests.artefacts import quantized
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.packer import judge
 
 SEQUENCES = ("models/digits_attention", "shared/fsdd_attention", "shared/fsdd_attention_op13")
@@ -25,16 +25,16 @@ RANDOM = tuple(f"zoo/stress{seed}" for seed in range(12))
 #: nets whose outputs the host decodes by products of its own, and the share of all that the chip has
 DECODED = {"models/shapes_detector": 0.999}
 
-OWN = sorted(f"models/{path.stem}" for path in packable.MODELS.glob("*.onnx"))
-ZOO = [f"zoo/{name}" for name in packable.ZOO]
-SHARED = [f"shared/{name}" for name in packable.LOADERS]
+OWN = sorted(f"models/{path.stem}" for path in packability.MODELS.glob("*.onnx"))
+ZOO = [f"zoo/{name}" for name in packability.ZOO]
+SHARED = [f"shared/{name}" for name in packability.LOADERS]
 #: of these, those that are quantized in about a second
 QUICK = ("shared/mlperf_tiny_kws", "shared/fsdd_dscnn", "shared/fsdd_lstm", *SEQUENCES[1:])
 
 
 def check(name, platform):
     """Assert that one net passes the gate on one chip."""
-    report, verdict = packable.verdict(name, platform)
+    report, verdict = packability.verdict(name, platform)
     if (name, platform) in READY_NOT or (name in RANDOM and not report.chip_ready):
         assert not report.chip_ready
         assert report.float_nodes
@@ -49,15 +49,15 @@ def check(name, platform):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("platform", packable.CHIPS)
-@pytest.mark.parametrize("name", first(len(OWN) + 3, [*OWN, *ZOO]))
+@pytest.mark.parametrize("platform", packability.CHIPS)
+@pytest.mark.parametrize("name", mark_rest_slow(len(OWN) + 3, [*OWN, *ZOO]))
 def test_gate(name, platform):
     """Our own models, the small nets of the tests, random chains."""
     check(name, platform)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", packable.CHIPS)
+@pytest.mark.parametrize("platform", packability.CHIPS)
 @pytest.mark.parametrize("name", QUICK)
 def test_gate_of_small_trained_models(name, platform):
     """Trained models, where they lie beside the repository."""
@@ -65,25 +65,25 @@ def test_gate_of_small_trained_models(name, platform):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("platform", packable.CHIPS)
+@pytest.mark.parametrize("platform", packability.CHIPS)
 @pytest.mark.parametrize("name", [name for name in SHARED if name not in QUICK])
 def test_gate_of_trained_models(name, platform):
     """The larger trained models, where they lie beside the repository."""
-    if not (packable.SHARED / "models").is_dir():
+    if not (packability.SHARED / "models").is_dir():
         pytest.skip("no models beside the repository")
     check(name, platform)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", packable.CHIPS)
+@pytest.mark.parametrize("platform", packability.CHIPS)
 def test_random_nets_are_mostly_ready(platform):
     """The gate would be empty if nothing were chip-ready."""
-    assert sum(packable.verdict(name, platform)[0].chip_ready for name in RANDOM) >= 6
+    assert sum(packability.verdict(name, platform)[0].chip_ready for name in RANDOM) >= 6
 
 
 def test_conv1d_stays_one_dimensional():
     """Layers of one dimension are no two-dimensional ones in disguise, where the chip has them."""
-    assert packable.verdict("zoo/conv1d", "venus")[0].layers["Conv1dInt"] == 2
+    assert packability.verdict("zoo/conv1d", "venus")[0].layers["Conv1dInt"] == 2
 
 
 # ---- the judge itself can fail ---------------------------------------------------------------------------------------

@@ -2,16 +2,24 @@
 
 import pytest
 
-from lingeronnx.targets.luna.prices import ARCS, Copies
+from lingeronnx.targets.luna.kernel_costs import ARCS, CopyCost
 
-LINE = Copies(((100, 10), (200, 30), (400, 50)), (0.5, -1.0))
+LINE = CopyCost(((100, 10), (200, 30), (400, 50)), (0.5, -1.0))
 
 
 @pytest.mark.parametrize(
     "size, cycles",
-    [(100, 10), (150, 20), (200, 30), (300, 40), (400, 50), (600, 70),  # beyond the last point its slope goes on
-     (50, 24), (51, 24)],  # below the first one the polynomial 0.5 x - 1, cut
-)  # fmt: skip
+    [
+        (100, 10),
+        (150, 20),
+        (200, 30),
+        (300, 40),
+        (400, 50),
+        (600, 70),  # beyond the last point its slope goes on
+        (50, 24),
+        (51, 24),
+    ],  # below the first one the polynomial 0.5 x - 1, cut
+)
 def test_a_copy(size, cycles):
     assert LINE.cycles(size) == cycles
 

@@ -11,23 +11,23 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.finish.row_tiles.emit import emit
-from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
-from lingeronnx.targets.luna.packer.arguments.candidates import candidates
-from lingeronnx.targets.luna.packer.arguments.choice import choose, plain_options
-from lingeronnx.targets.luna.packer.arguments.outside import returned
-from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.packer.limits.operators import TILED
-from lingeronnx.targets.luna.packer.memory.needs import least_needs
+from lingeronnx.targets.luna.backend_passes.tiling.cascades import find_cascades
+from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
+from lingeronnx.targets.luna.packer.arguments.candidates import iterate_candidates
+from lingeronnx.targets.luna.packer.arguments.psram_first import move_back_to_shared
+from lingeronnx.targets.luna.packer.arguments.selection import make_base_options, select_fastest_arguments
+from lingeronnx.targets.luna.packer.evaluation import prepare_graph
+from lingeronnx.targets.luna.packer.limits.limit_tables import TILING_LIMITS
+from lingeronnx.targets.luna.packer.memory.lower_bounds import compute_min_shared_bytes
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
 from tests import nets
-from tests.packable import judged
+from tests.packability import evaluate_result
 from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
-READ = importlib.import_module("lingeronnx.targets.luna.finish.read_graph")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
+READ = importlib.import_module("lingeronnx.targets.luna.backend_passes.packer_view")
 
 
 def three(size, channels=16):
@@ -69,7 +69,7 @@ def both(model, platform, monkeypatch, row=None):
         if row is not None:
             patch.setattr("lingeronnx.targets.PLATFORMS", (row,))
         tiled = quantize(model, feed, platform=platform, effort="fast")
-        patch.setattr(LAST_STAGE, "row_tiles", lambda read: (read, []))
+        patch.setattr(LAST_STAGE, "tile_large_layers", lambda read: (read, []))
         whole = quantize(model, feed, platform=platform, effort="fast")
     return feed, tiled, whole
 
@@ -180,8 +180,8 @@ def test_any_run_in_any_number_of_tiles(seed):
     nodes = list(whole.graph.graph)
     layers = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
     done = 0
-    for run in runs_from(nodes, layers[0], nodes[layers[0]]):
-        height = ir.shape(run.result)[2]
+    for run in find_cascades(nodes, layers[0], nodes[layers[0]]):
+        height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(1, height, 3))})
         copy = ir.clone(whole.graph)
         twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
@@ -189,7 +189,7 @@ def test_any_run_in_any_number_of_tiles(seed):
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
         if None in tiles:
             continue
-        emit(copy, twin, tiles)
+        emit_tiles(copy, twin, tiles)
         np.testing.assert_array_equal(Session(copy).run(None, one)[0], want[0])
         done += 1
     assert done
@@ -214,17 +214,17 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
     want = Session(whole).run(None, one)[0]
     nodes = list(whole.graph)
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
-    runs = runs_from(nodes, first, nodes[first])
+    runs = find_cascades(nodes, first, nodes[first])
     assert {"BatchNorm2dInt", "MaxPool"} <= {node.op_type for node in runs[-1].nodes}
     for run in runs:
-        height = ir.shape(run.result)[2]
+        height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(0, height, 2))})
         copy = ir.clone(whole)
         twins = dict(zip(whole.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
         if None not in tiles:
-            emit(copy, twin, tiles)
+            emit_tiles(copy, twin, tiles)
             np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
 
 
@@ -259,8 +259,8 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
 @pytest.fixture
 def only_rounds(monkeypatch):
     """Skip the search that precedes the rounds, which takes most of the time and finds nothing for these nets."""
-    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
-    monkeypatch.setattr(choice, "_best", lambda read, large: None)
+    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
+    monkeypatch.setattr(choice, "_find_schedule", lambda read, large: None)
 
 
 def quantize_small_shuffled(row):
@@ -280,7 +280,7 @@ def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_r
     assert tiled.report.cost.shared <= 5800
     verdict = judge(ir.to_proto(tiled.graph), platform, tiled.report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
-    monkeypatch.setattr(LAST_STAGE, "row_tiles", lambda read: (read, []))
+    monkeypatch.setattr(LAST_STAGE, "tile_large_layers", lambda read: (read, []))
     _, whole = quantize_small_shuffled(ROWS[platform])
     same(feed, tiled, whole)
     assert not whole.report.chip_ready
@@ -288,15 +288,15 @@ def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_r
 
 def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
     """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on them."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
-    tried, best = [], rounds._best
+    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
+    tried, best = [], rounds._find_schedule
 
     def counted(now, layer):
         tried.append(layer.op_type)
         return best(now, layer)
 
-    monkeypatch.setattr(rounds, "_best", counted)
-    monkeypatch.setattr(rounds, "_IN_VAIN", 1)
+    monkeypatch.setattr(rounds, "_find_schedule", counted)
+    monkeypatch.setattr(rounds, "_MAX_FAILED_LAYERS", 1)
     _, tiled = quantize_small_shuffled(ARCS)
     assert tiled.report.chip_ready
     assert "Transpose" in {node.op_type for node in tiled.graph.graph}
@@ -307,7 +307,7 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
 @pytest.mark.parametrize("near", [True, False])
 def test_rounds_with_less_of_the_memory(near, monkeypatch):
     """Where tiles for most of the shared memory nearly do, all is cut again for less of it."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
     asked = []
 
     def cut_down(now):
@@ -315,9 +315,11 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
         said = SimpleNamespace(chip_ready=len(asked) == 2)
         return SimpleNamespace(read=now.read, said=said, is_near=near), []
 
-    monkeypatch.setattr(rounds, "_cut_down", cut_down)
-    read = READ.ReadGraph(quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS)
-    assert rounds.in_rounds(read) == ((read, [], []) if near else None)
+    monkeypatch.setattr(rounds, "_tile_until_fit", cut_down)
+    read = READ.PackerGraphView(
+        quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS
+    )
+    assert rounds.search_iteratively(read) == ((read, [], []) if near else None)
     assert asked == sorted(asked, reverse=True)
     assert len(asked) == 1 + near
 
@@ -337,13 +339,16 @@ def test_what_has_no_room_is_told_alone():
     """A layer without room does not make others wrong that have it: they are not said to lie in the wrong place."""
     result = quantize(large_maps(), nets.samples(large_maps(), 2), platform="venus", effort="fast")
     assert result.report.chip_ready
-    said = choose(result.graph, dataclasses.replace(VENUS, shared_memory=300000)).verdict
+    said = select_fastest_arguments(result.graph, dataclasses.replace(VENUS, shared_memory=300000)).verdict
     assert {finding.node for finding in said.findings} == {"shared memory"}
 
 
 def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
     """Neither rounds nor their arguments are asked for where the first search has something ready."""
-    searches = [("finish.row_tiles.choice", "in_rounds"), ("packer.arguments.choice", "outside")]
+    searches = [
+        ("backend_passes.tiling.search", "search_iteratively"),
+        ("packer.arguments.selection", "place_large_tensors_in_psram"),
+    ]
     for module, name in searches:
         monkeypatch.setattr(importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None)
     for build, row in ((residual, ARCS), (strided, VENUSA)):
@@ -353,15 +358,15 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
 
 def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     """However much there is to try: no graph is judged once so many nodes were."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
     sizes = []
 
     def counted(ready, *args, **kinds):
         sizes.append(len(ready.net.steps))
-        return returned(ready, *args, **kinds)
+        return move_back_to_shared(ready, *args, **kinds)
 
-    monkeypatch.setattr(rounds, "returned", counted)
-    monkeypatch.setattr(rounds, "WORK", 100)
+    monkeypatch.setattr(rounds, "move_back_to_shared", counted)
+    monkeypatch.setattr(rounds, "SEARCH_BUDGET_NODES", 100)
     _, result = quantize_small_shuffled(ARCS)
     assert not result.report.chip_ready
     assert sizes
@@ -408,11 +413,11 @@ def test_where_no_cut_helps_the_layers_and_bytes_are_named():
 
 def test_the_limit_of_large_maps():
     """Venus convolves no maps of more than 507904 bytes, in and out, above 65536 in."""
-    (limit,) = TILED
+    (limit,) = TILING_LIMITS
     for side, value in ((176, None), (180, "524160 bytes")):
         net = nets.Net(8, side, side, batch=1)
         graph = net.graph(net.conv("x", (8, 8, 1, 1), out="y"))
-        graph.graph.outputs[0].shape = ir.oir_shape([1, 8, side, side])
+        graph.graph.outputs[0].shape = ir.make_shape([1, 8, side, side])
         assert limit(next(iter(graph.graph)), VENUS) == value
         assert limit(next(iter(graph.graph)), ARCS) is None
 
@@ -420,10 +425,10 @@ def test_the_limit_of_large_maps():
 @pytest.mark.parametrize(("height", "value"), ((128, None), (129, "an input of 264192 bytes")))
 def test_the_limit_of_large_inputs(height, value):
     """However small the result: venus reads no more than the largest map that was right, 262144 bytes."""
-    (limit,) = TILED
+    (limit,) = TILING_LIMITS
     net = nets.Net(8, height, 256, batch=1)
     graph = net.graph(net.conv("x", (1, 8, 4, 4), strides=[4, 4], out="y"))
-    graph.graph.outputs[0].shape = ir.oir_shape([1, 1, height // 4, 64])
+    graph.graph.outputs[0].shape = ir.make_shape([1, 1, height // 4, 64])
     assert limit(next(iter(graph.graph)), VENUS) == value
     assert limit(next(iter(graph.graph)), ARCS) is None
 
@@ -435,7 +440,7 @@ def test_a_large_input_of_a_small_result_is_cut():
     result = quantize(model, nets.samples(model, 2), platform="venus", effort="fast")
     assert [node.op_type for node in result.graph.graph].count("Conv2dInt") == 2
     assert result.report.chip_ready
-    assert judged(result, "venus").problems == []
+    assert evaluate_result(result, "venus").problems == []
 
 
 def wide_sigmoid():
@@ -448,11 +453,13 @@ def wide_sigmoid():
 def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     """Nothing is tried where a node that is never cut has no room, and the verdict is the same with all trials."""
     trials = []
-    monkeypatch.setattr(READ, "chosen", lambda *args: trials.append(args))
+    monkeypatch.setattr(READ, "select_safest_for", lambda *args: trials.append(args))
     found = quantize(wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast")
     assert not trials
     assert not found.report.chip_ready
-    assert "shared memory" in {finding.node for finding in choose(found.graph, VENUS).verdict.findings}
+    assert "shared memory" in {
+        finding.node for finding in select_fastest_arguments(found.graph, VENUS).verdict.findings
+    }
 
 
 @pytest.mark.sweep
@@ -465,12 +472,12 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     """Law: under any candidate's arguments the plan needs at least what is said to be needed wherever tensors lie."""
     row, model = ROWS[platform], build()
     proto = ir.to_proto(quantize(model, nets.samples(model, 2), platform=platform, effort="fast").graph)
-    base = plain_options(proto, row)
-    ready = make_ready(proto, row, base)
+    base = make_base_options(proto, row)
+    ready = prepare_graph(proto, row, base)
     assert ready.net is not None
-    bound = max(least_needs(ready.net, row).values())
+    bound = max(compute_min_shared_bytes(ready.net, row).values())
     assert bound > 0
-    for candidate in candidates(ready, row):
+    for candidate in iterate_candidates(ready, row):
         assert plan_memory(ready.net, row, candidate.options(base)).need >= bound
 
 
@@ -489,7 +496,7 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
 
     At node 5 itself nothing is found unless it is ready; what begins further back is judged once under all arguments.
     """
-    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
+    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
     asked = []
 
     def begun(read, start, large, most):
@@ -497,9 +504,9 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
         said = SimpleNamespace(verdict=SimpleNamespace(chip_ready=start in ready))
         return None if start == 5 and start not in ready else (read, said, start)
 
-    monkeypatch.setattr(choice, "_best_from", begun)
+    monkeypatch.setattr(choice, "_find_schedule_from", begun)
     read = SimpleNamespace(graph=SimpleNamespace(graph=list("abcdefg")))
-    assert choice._best(read, "f")[2] == found
+    assert choice._find_schedule(read, "f")[2] == found
     assert asked == [(start, 2 if start == 5 else 1) for start in tried]
 
 
@@ -515,8 +522,8 @@ def narrow():
 
 def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch):
     """Tiles from the layer that is too large on do not suffice; from the one before it on they do."""
-    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
-    target, best_from, seen = dataclasses.replace(ARCS, shared_memory=13000), choice._best_from, []
+    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
+    target, best_from, seen = dataclasses.replace(ARCS, shared_memory=13000), choice._find_schedule_from, []
 
     def noted(read, start, large, most):
         found = best_from(read, start, large, most)
@@ -524,14 +531,14 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
         seen.append((back, found is not None and found[1].verdict.chip_ready))
         return found
 
-    monkeypatch.setattr(choice, "_best_from", noted)
+    monkeypatch.setattr(choice, "_find_schedule_from", noted)
     feed, tiled, whole = both(narrow(), "arcs", monkeypatch, target)
     assert seen == [(0, False), (1, True)]
     assert tiled.report.chip_ready
     assert judge(ir.to_proto(tiled.graph), "arcs", tiled.report.packer_args).right
     same(feed, tiled, whole)
-    monkeypatch.setattr(choice, "_STARTS", 0)
-    monkeypatch.setattr(choice, "in_rounds", lambda read: None)
+    monkeypatch.setattr(choice, "_MAX_LOOKBACK_NODES", 0)
+    monkeypatch.setattr(choice, "search_iteratively", lambda read: None)
     assert not both(narrow(), "arcs", monkeypatch, target)[1].report.chip_ready
 
 
@@ -544,12 +551,12 @@ def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
     want = Session(whole.graph).run(None, one)[0]
     nodes = list(whole.graph.graph)
     first, *_, last = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
-    runs = runs_from(nodes, first, nodes[last])
+    runs = find_cascades(nodes, first, nodes[last])
     assert runs
     for run in runs:
         assert (run.nodes[0], nodes[last] in run.nodes) == (nodes[first], True)
         copy = ir.clone(whole.graph)
         twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
-        emit(copy, twin, [twin.tile(rows) for rows in ((0, 7), (7, 20))])
+        emit_tiles(copy, twin, [twin.tile(rows) for rows in ((0, 7), (7, 20))])
         np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from tests.examples import first, some
+from tests.case_selection import choose_fast_subset, mark_rest_slow
 
 STEPS, WIDTH = 8, 16
 
@@ -56,8 +56,8 @@ FORMS = ("batch first", "turned inside", "time first")
 
 
 @pytest.mark.parametrize("exporter", ("torchscript", pytest.param("dynamo", marks=pytest.mark.slow)))
-@pytest.mark.parametrize("form", first(1, FORMS))
-@pytest.mark.parametrize("kind", first(1, ("encoder", "weights", "attention")))
+@pytest.mark.parametrize("form", mark_rest_slow(1, FORMS))
+@pytest.mark.parametrize("kind", mark_rest_slow(1, ("encoder", "weights", "attention")))
 def test_whole(kind, form, exporter, tmp_path):
     """Nothing is in float on generic, arcs and venusA but the turn of an input whose batch is on axis 1."""
     axis = 1 if form == "time first" else 0
@@ -70,7 +70,7 @@ def test_whole(kind, form, exporter, tmp_path):
     )
     want = model(torch.from_numpy(test))
     wants = [t.detach().numpy() for t in (want if isinstance(want, tuple) else (want,))]
-    for platform in some(2, ("arcs", "generic", "venusA")) if exporter == "torchscript" else ("arcs",):
+    for platform in choose_fast_subset(2, ("arcs", "generic", "venusA")) if exporter == "torchscript" else ("arcs",):
         told = {"batch_axis": {"x": 1}} if axis else {}
         done = lo.quantize(path, {"x": np.ascontiguousarray(calib)}, platform=platform, effort="fast", **told)
         assert done.report.integer_macs == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
 from lingeronnx.targets import GENERIC
@@ -19,10 +19,10 @@ from tests.simulator.test_channels import KINDS, channels
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.network import Bridge, Network  # noqa: E402
-from lingeronnx.torch.finetune.scales import Scales  # noqa: E402
+from lingeronnx.torch.finetune.learned_scales import LearnedScales  # noqa: E402
 from lingeronnx.torch.finetune.soft_rounding import SoftRounding  # noqa: E402
-from tests.torch.bridge.faked import exact  # noqa: E402
+from lingeronnx.torch.qat.qat_module import FakeQuantNetwork, QatModule  # noqa: E402
+from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
 
 
 def tensors(feed):
@@ -30,15 +30,15 @@ def tensors(feed):
 
 
 def bridged(result, feed):
-    return Bridge(result.float_graph, result.plan, GENERIC, feed)
+    return QatModule(result.float_graph, result.plan, GENERIC, feed)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden(path):
     """The integers that were computed from the definition."""
     held, graph = np.load(path.with_suffix(".npz")), ir.from_proto(onnx.load(path))
-    feed = {"x": (held["x"] / np.float64(ir.attr(graph.graph[0], "scale_x"))).astype(np.float32)}
-    network = Network(graph, {"x": (1, *held["x"].shape[1:])}, {}, target=GENERIC)
+    feed = {"x": (held["x"] / np.float64(ir.get_attr(graph.graph[0], "scale_x"))).astype(np.float32)}
+    network = FakeQuantNetwork(graph, {"x": (1, *held["x"].shape[1:])}, {}, target=GENERIC)
     got = dict(network.walk(tensors(feed), {}, {}))
     np.testing.assert_array_equal(got["y_q"].numpy(), held["y"])
 
@@ -51,11 +51,11 @@ def test_layers(data, seed, kinds, sizes):
     group, own, each = sizes
     x, rescale = integers(rng, (2, group * own, 4, 3), kinds[0]), data.draw(channels(group * each))
     weight, bias = integers(rng, (group * each, own, 2, 2), kinds[1]), integers(rng, (group * each,), np.int16)
-    exact(k.Conv(weight, bias, rescale, pads=(1, 0, 0, 1), group=group), x)
+    check_exact_and_differentiable(k.Conv(weight, bias, rescale, pads=(1, 0, 0, 1), group=group), x)
     turned = integers(rng, (group * own, each, 2, 2), kinds[1])
-    exact(k.ConvTranspose(turned, bias, rescale, strides=(2, 1), group=group), x)
+    check_exact_and_differentiable(k.ConvTranspose(turned, bias, rescale, strides=(2, 1), group=group), x)
     rows = integers(rng, (group * each, 6), kinds[1])
-    exact(k.Linear(rows, bias, rescale), integers(rng, (2, 3, 6), kinds[0]))
+    check_exact_and_differentiable(k.Linear(rows, bias, rescale), integers(rng, (2, 3, 6), kinds[0]))
 
 
 def test_a_layer_that_writes_floats():
@@ -64,7 +64,7 @@ def test_a_layer_that_writes_floats():
     kernel = FloatLinear(
         integers(rng, (4, 6)), integers(rng, (4,), np.int16).astype(np.int64), np.float64([3, 50, 7.3, 1e5])
     )
-    exact(kernel, integers(rng, (2, 6)))
+    check_exact_and_differentiable(kernel, integers(rng, (2, 6)))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
@@ -98,7 +98,7 @@ def test_gradient_of_a_weight():
     bridge(tensors(feed))["y"].sum().backward()
     (node,) = [n for n in result.graph.graph if n.op_type == "LinearInt"]
     source = bridge.source_name(str(node.inputs[1].name))
-    read = parts[str(node.inputs[0].name)].detach() / ir.attr(node, "scale_x")
+    read = parts[str(node.inputs[0].name)].detach() / ir.get_attr(node, "scale_x")
     want = read.sum(dim=(0, 1)).expand(5, -1)
     np.testing.assert_allclose(bridge.parameter_of[source].grad.numpy(), want.numpy(), rtol=1e-3, atol=1e-4)
 
@@ -107,7 +107,7 @@ def test_learned_scales_leave_channels_alone():
     """Scales of activations are learned; those of channels stay, and the plan stays legal."""
     result = by_channel(line)
     feed = nets.samples(line(), 2)
-    scales = Scales(bridged(result, feed).parts, result.plan, GENERIC)
+    scales = LearnedScales(bridged(result, feed).parts, result.plan, GENERIC)
     several = {name for name, q in result.plan.tensors.items() if q.axis is not None}
     assert several
     assert not several & scales.logs.keys()
@@ -143,4 +143,4 @@ def test_finetuning():
     result = lo.finetune(line(), feed, platform="generic", weight_scales="channel", weight_bits=4, epochs=2)
     several = {name: q for name, q in result.plan.tensors.items() if q.axis is not None}
     assert len(several) == 3
-    assert plan_of(result.graph).tensors == result.plan.tensors
+    assert extract_plan(result.graph).tensors == result.plan.tensors

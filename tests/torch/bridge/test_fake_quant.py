@@ -12,21 +12,26 @@ import lingeronnx.formats
 from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntRunner
+from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.run.runners import FloatFallback
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic
-from lingeronnx.torch.bridge.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, fake_quantizer, held_by
-from lingeronnx.torch.bridge.network import Network
+from lingeronnx.torch.qat.fake_quant import (
+    FAKE_QUANTIZERS,
+    UNTRAINABLE_KERNELS,
+    get_fake_quantizer,
+    map_parameter_inputs,
+)
+from lingeronnx.torch.qat.qat_module import FakeQuantNetwork
 from simulator import kernels as k
-from simulator.fixed import Rescale
-from simulator.kernel import Kernel, PlainKernel, Spec
-from simulator.kernels.apart import Apart
-from simulator.kernels.loops._common import Clipped
-from simulator.kernels.recurrent._walk import Walked
-from simulator.kernels.recurrent.layer import Recurrent
+from simulator.fixed_point import Rescale
+from simulator.kernel import Kernel, NumpyKernel, TensorSpec
+from simulator.kernels.loops._common import ClampableKernel
+from simulator.kernels.per_sample import PerSampleKernel
+from simulator.kernels.recurrent._sequence_loop import CompiledRecurrentKernel
+from simulator.kernels.recurrent.layer import RecurrentKernel
 from tests.run.test_conformance import LUNA
-from tests.torch.bridge.faked import equal, tensor
+from tests.torch.bridge.fake_quant_checks import equal, tensor
 
 
 def kernels():
@@ -40,8 +45,14 @@ def kernels():
             if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
                 seen.add(kind)
                 waiting.append(kind)
-    bases = {PlainKernel, Clipped, Recurrent, Walked, FloatFallback}  # an island has `floats.TorchFallback`
-    bases.add(Apart)  # made of another when a program is compiled; no step holds one
+    bases = {
+        NumpyKernel,
+        ClampableKernel,
+        RecurrentKernel,
+        CompiledRecurrentKernel,
+        FloatFallback,
+    }  # an island has `floats.TorchFallback`
+    bases.add(PerSampleKernel)  # made of another when a program is compiled; no step holds one
     return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
 
 
@@ -49,8 +60,8 @@ def test_no_kernel_lacks_a_fake_quantizer():
     """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
     named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
     assert named <= kernels()
-    assert not set(FAKE_QUANTIZERS) & set(OUT_OF_REACH)
-    assert kernels() == set(FAKE_QUANTIZERS) | set(OUT_OF_REACH)
+    assert not set(FAKE_QUANTIZERS) & set(UNTRAINABLE_KERNELS)
+    assert kernels() == set(FAKE_QUANTIZERS) | set(UNTRAINABLE_KERNELS)
 
 
 def trained(kind):
@@ -62,25 +73,25 @@ def trained(kind):
 
 def test_out_of_reach():
     """The reason is told, and it is one: no platform's own words mean the training side's arithmetic."""
-    for kind in OUT_OF_REACH:
+    for kind in UNTRAINABLE_KERNELS:
         with pytest.raises(
             ModelError, match=f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
         ):
-            fake_quantizer(trained(kind))
+            get_fake_quantizer(trained(kind))
     known = [entry.arithmetic for target in PLATFORMS for entry in target.ops.values()]
-    layers = [how for how in known if isinstance(how, arithmetic.Recurrent)]
+    layers = [how for how in known if isinstance(how, arithmetic.RecurrentArithmetic)]
     assert layers
     assert not any(how.trained for how in layers)
 
 
 def test_a_kernel_without_a_fake_quantizer():
-    class Odd(PlainKernel):
+    class Odd(NumpyKernel):
         pass
 
     with pytest.raises(ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"):
-        fake_quantizer(Odd())
+        get_fake_quantizer(Odd())
     with pytest.raises(ModelError, match="constant"):
-        fake_quantizer(k.Constant(np.zeros(1, np.int8)))(None, [], None)
+        get_fake_quantizer(k.Constant(np.zeros(1, np.int8)))(None, [], None)
 
 
 # ---- measured vectors --------------------------------------------------------------------------------------------
@@ -92,11 +103,11 @@ def walked(case):
     """Return (kinds of kernels, number of tensors) of a measured graph whose every tensor is the simulator's."""
     vectors = np.load(LUNA / f"{case['name']}.npz")
     session = Session(LUNA / f"{case['name']}.onnx")
-    runner = IntRunner(session.model)
+    runner = IntegerRunner(session.model)
     feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
     fed = runner._fed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
-    specs = {n: Spec(a.shape if runner.whole else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
-    network = Network(session.model, {}, {}, specs)
+    specs = {n: TensorSpec(a.shape if runner.whole else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
+    network = FakeQuantNetwork(session.model, {}, {}, specs)
     want = {name: array for name, array, _ in runner.run(feeds)}
     walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))
     assert walk.keys() == {name for step in network.steps for name in step.outputs}
@@ -125,7 +136,7 @@ def test_all_vectors():
     kinds = measured(CASES)
     elsewhere = {k.AddScaled, k.Clip, k.Constant, k.Gru, FloatLinear}  # of other platforms: below
     elsewhere |= {k.DivSingle, k.Mean}  # of the training side
-    elsewhere |= {k.Centered}  # of zero points: test_zero_points
+    elsewhere |= {k.ZeroPointKernel}  # of zero points: test_zero_points
     assert kinds >= set(FAKE_QUANTIZERS) - elsewhere
 
 
@@ -146,7 +157,7 @@ def test_names_of_what_a_node_holds():
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8))
     rule = Rescale.from_shift(0, 8)
     kernel = k.Lstm(w, w, zero.astype(np.int64), zero.astype(np.int64), rule, rule, rule)
-    found = {key: v.name for key, v in held_by(kernel, model.graph.node(0)).items()}
+    found = {key: v.name for key, v in map_parameter_inputs(kernel, model.graph.node(0)).items()}
     assert found == {"lengths": "n", "h": "h", "weight_x": "w", "weight_h": "r", "bias_x": "b"}
-    found = held_by(k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1))
+    found = map_parameter_inputs(k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1))
     assert {key: v.name for key, v in found.items()} == {0: "x", 1: "w", 2: "b"}

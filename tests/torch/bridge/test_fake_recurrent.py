@@ -8,28 +8,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.torch.bridge.fake_common import At
-from lingeronnx.torch.bridge.fake_quant import fake_quantizer
+from lingeronnx.torch.qat.fake_common import FakeQuantContext
+from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
 from simulator import kernels as k
-from simulator.fixed import Chain, Rescale
-from tests.examples import examples
+from simulator.fixed_point import ChainedRescale, Rescale
+from tests.case_selection import limit_examples
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.faked import equal, exact, few, simulated, tensor
+from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable, equal, few, simulated, tensor
 
 
 @pytest.mark.slow
-@examples(12, derandomize=True)  # most of them are compiled anew
+@limit_examples(12, derandomize=True)  # most of them are compiled anew
 @given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)), st.sampled_from((8, 16)), st.integers(0, 1))
 def test_recurrent(data, seed, kind, bits, time_axis):
     """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths given or fixed."""
     draw, rng = data.draw, np.random.default_rng(seed)
     units, inputs, gates = 5, 4, kind.gates
     whole = {
-        "weight_x": integers(rng, (gates * units, inputs)), "weight_h": integers(rng, (gates * units, units)),
+        "weight_x": integers(rng, (gates * units, inputs)),
+        "weight_h": integers(rng, (gates * units, units)),
         "bias_x": integers(rng, (gates * units,), np.int16).astype(np.int64),
         "bias_h": integers(rng, (gates * units,), np.int16).astype(np.int64),
-        "time_axis": time_axis, "kept": draw(st.sampled_from(((0,), (0, 1), (1,)))),
-    }  # fmt: skip
+        "time_axis": time_axis,
+        "kept": draw(st.sampled_from(((0,), (0, 1), (1,)))),
+    }
     coarse = kind is k.ExecutorGru or (kind is k.Lstm and draw(st.booleans()))
     if kind is k.ExecutorGru:
         bits, whole["joined"] = 8, draw(st.booleans())
@@ -44,7 +46,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
     if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
         whole["rescale_o"] = k.Gru.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
-    sums = Chain(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
+    sums = ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
     kernel = kind(rescale_x=sums, rescale_h=sums, **whole)
     x = integers(rng, (3, 6, inputs) if time_axis else (6, 3, inputs))
     ways = {key: draw(st.sampled_from(("", "given", "fixed"))) for key in keys(kernel)}
@@ -52,7 +54,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         {key: beginning(kernel, rng, key, count) for key, w in ways.items() if w == way}
         for way, count in (("given", 3), ("fixed", 1))
     )
-    exact(replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values())
+    check_exact_and_differentiable(replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values())
 
 
 def keys(kernel):
@@ -91,7 +93,7 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
     kernel = kernel if zero else replace(kernel, fixed=first)
     x = integers(rng, (3, 6, 4) if time_axis else (6, 3, 4))
     given = {key: tensor(array) for key, array in {**held, **states}.items()}
-    results = fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype], given))
+    results = get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype], given))
     for got, want in zip(results, simulated(replace(other, fixed=states), [x]), strict=True):
         equal(got, want)
     sum(r.double().sum() for r in results).backward()
@@ -121,7 +123,7 @@ def test_a_sample_waits_beyond_its_end():
         arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
         arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
         held = [tensor(a) for a in arrays]
-        y, h, c = fake_quantizer(kernel)(kernel, held, At([a.dtype for a in arrays]))
+        y, h, c = get_fake_quantizer(kernel)(kernel, held, FakeQuantContext([a.dtype for a in arrays]))
         (y.sum() + h.sum() + c.sum()).backward()
         felt = held[0].grad.abs().sum(2) > 0
         assert felt.tolist() == [[True] * 6, [True] * 2 + [False] * 4, [False] * 6]

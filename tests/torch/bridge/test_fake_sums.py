@@ -8,9 +8,18 @@ from hypothesis import strategies as st
 from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from simulator import kernels as k
-from simulator.fixed import Rescale
+from simulator.fixed_point import Rescale
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.faked import INTS, ROUNDING, exact, few, more, one_operand, operands, windowed
+from tests.torch.bridge.fake_quant_checks import (
+    INTS,
+    ROUNDING,
+    check_exact_and_differentiable,
+    few,
+    more,
+    one_operand,
+    operands,
+    windowed,
+)
 
 
 def biased(draw, rng, size):
@@ -31,7 +40,7 @@ def test_conv(data, seed, operands):
     weight = integers(rng, (outputs, each, *kernel), weight_kind, extremes)
     space = [draw(st.integers(5, 8)) for _ in range(axes)]
     x = integers(rng, (draw(st.integers(1, 3)), group * each, *space), kind, extremes)
-    exact(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
+    check_exact_and_differentiable(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
 
 
 @pytest.mark.slow
@@ -49,7 +58,9 @@ def test_conv_transpose(data, seed, operand, axes):
     more_channels = draw(st.integers(1, 2))
     weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
     x = integers(rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans()))
-    exact(k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x)
+    check_exact_and_differentiable(
+        k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x
+    )
 
 
 @pytest.mark.slow
@@ -60,11 +71,13 @@ def test_linear_and_affine(data, seed, operands):
     x = integers(rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind)
     weight = integers(rng, (6, 90), weight_kind)
     bias = biased(draw, rng, 6)
-    exact(k.Linear(weight, bias, rescale), x)
-    exact(FloatLinear(weight, bias, 2.0 ** draw(st.integers(0, 20)) * draw(st.floats(0.5, 1))), x)
+    check_exact_and_differentiable(k.Linear(weight, bias, rescale), x)
+    check_exact_and_differentiable(
+        FloatLinear(weight, bias, 2.0 ** draw(st.integers(0, 20)) * draw(st.floats(0.5, 1))), x
+    )
     image = integers(rng, (2, 6, 3, 2), kind)
     summands = weight[:, 1].astype(np.int64) if bias is None else bias
-    exact(k.ChannelAffine(weight[:, 0].copy(), summands, rescale), image)
+    check_exact_and_differentiable(k.ChannelAffine(weight[:, 0].copy(), summands, rescale), image)
 
 
 def test_sums_too_large():
@@ -74,17 +87,23 @@ def test_sums_too_large():
         kernel = k.Linear(weight, np.array([1, top]), Rescale.from_shift(40, 16))
         if refused:
             with pytest.raises(ModelError, match=r"^sums reach 2\^55; .*fewer bits$"):
-                exact(kernel, x)
+                check_exact_and_differentiable(kernel, x)
         else:
-            exact(kernel, x)
+            check_exact_and_differentiable(kernel, x)
 
 
 # ---- two activations ---------------------------------------------------------------------------------------------
 
-SHAPES = st.sampled_from((
-    ((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (1, 3, 1)), ((2, 3, 4), (4,)), ((1, 3, 4), (3, 1)), ((2, 1, 4), (1, 3, 1)),
-    ((3, 4), ()),
-))  # fmt: skip
+SHAPES = st.sampled_from(
+    (
+        ((2, 3, 4), (2, 3, 4)),
+        ((2, 3, 4), (1, 3, 1)),
+        ((2, 3, 4), (4,)),
+        ((1, 3, 4), (3, 1)),
+        ((2, 1, 4), (1, 3, 1)),
+        ((3, 4), ()),
+    )
+)
 
 
 @pytest.mark.slow
@@ -95,7 +114,7 @@ def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
     if kind_x is not kind_y:  # kernels are compiled for each pair of signs: all pairs for equal types only
         shift_x, shift_y = abs(shift_x), -abs(shift_y)
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
-    exact(k.AddShift(shift_x, shift_y, bits, sign), x, y)
+    check_exact_and_differentiable(k.AddShift(shift_x, shift_y, bits, sign), x, y)
 
 
 @pytest.mark.slow
@@ -104,7 +123,7 @@ def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
 def test_add_scaled(seed, shapes, operands, sign, ratio_x, ratio_y):
     rng, (kind_x, kind_y, bits) = np.random.default_rng(seed), operands
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
-    exact(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
+    check_exact_and_differentiable(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
 
 
 @pytest.mark.slow
@@ -114,7 +133,7 @@ def test_add_rounded(seed, shapes, sign, one, other):
     """The training side's sum: each operand is rounded as the node says."""
     rng, (kind_x, rule_x), (kind_y, rule_y) = np.random.default_rng(seed), one, other
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
-    exact(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
+    check_exact_and_differentiable(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
 
 
 @pytest.mark.slow
@@ -122,7 +141,9 @@ def test_add_rounded(seed, shapes, sign, one, other):
 @given(SEEDS, SHAPES, operands(shifts=(-8, 25), rounded=True))
 def test_mul(seed, shapes, operands):
     rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
-    exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
+    check_exact_and_differentiable(
+        k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    )
 
 
 @pytest.mark.slow
@@ -135,7 +156,9 @@ def test_mul(seed, shapes, operands):
 def test_matmul(seed, shapes, operands):
     rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
     extremes = seed % 2 > 0
-    exact(k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes))
+    check_exact_and_differentiable(
+        k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes)
+    )
 
 
 @pytest.mark.slow
@@ -145,7 +168,7 @@ def test_div(seed, shapes, shift, by_sign):
     rng = np.random.default_rng(seed)
     x, y = (np.asarray(integers(rng, shape, np.int16) // 8, np.int32) for shape in shapes)
     y.reshape(-1)[:1] = 0
-    exact(k.Div(shift, by_sign), x, y, flat=True)
+    check_exact_and_differentiable(k.Div(shift, by_sign), x, y, flat=True)
 
 
 @few
@@ -155,4 +178,4 @@ def test_div_single(seed, shapes, kind, scale, bits, rounding):
     rng = np.random.default_rng(seed)
     x, y = (integers(rng, shape, kind) for shape in shapes)
     y.reshape(-1)[:1] = 0
-    exact(k.DivSingle(16.0, 32.0, scale, bits, rounding), x, y)
+    check_exact_and_differentiable(k.DivSingle(16.0, 32.0, scale, bits, rounding), x, y)

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.errors import ModelError
-from lingeronnx.torch.bridge.fake_common import At
-from lingeronnx.torch.bridge.fake_quant import fake_quantizer
+from lingeronnx.torch.qat.fake_common import FakeQuantContext
+from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
 from simulator import kernels as k
-from simulator.fixed import Rescale, Rounded, RoundingMode
+from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.faked import (
+from tests.torch.bridge.fake_quant_checks import (
     INTS,
     ROUNDING,
+    check_exact_and_differentiable,
     equal,
-    exact,
     few,
     more,
     one_operand,
@@ -38,9 +38,9 @@ def test_borders(seed, scale, bits, luna):
     ties = (rng.integers(-200, 200, 40) + 0.5) / scale
     x = np.concatenate([ties, rng.normal(0, 300 / scale, 100), [0, np.inf, -np.inf, np.nan]]).astype(np.float32)
     kernel = k.Quant(scale, bits, "luna" if luna else "generic")
-    equal(fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype]))[0], simulated(kernel, [x])[0])
+    equal(get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype]))[0], simulated(kernel, [x])[0])
     for kind in (np.int8, np.int16, np.int32):
-        exact(k.Dequant(scale), integers(rng, (2, 30), kind))
+        check_exact_and_differentiable(k.Dequant(scale), integers(rng, (2, 30), kind))
 
 
 @pytest.mark.slow
@@ -51,8 +51,8 @@ def test_quant(seed, scale, bits, rounding):
     rng = np.random.default_rng(seed)
     ties = (rng.integers(-200, 200, 40) + 0.5) / scale
     x = np.concatenate([ties, rng.normal(0, 2.0**bits / scale, 100), [0, 1e30, -1e30]]).astype(np.float32)
-    exact(k.Quant(scale, bits, "single", rounding), x)
-    exact(k.Quant(scale, bits), x)
+    check_exact_and_differentiable(k.Quant(scale, bits, "single", rounding), x)
+    check_exact_and_differentiable(k.Quant(scale, bits), x)
 
 
 @pytest.mark.slow
@@ -61,22 +61,26 @@ def test_quant(seed, scale, bits, rounding):
 def test_requant(seed, operands, saturate):
     first, second, rescale = operands
     kind = np.int32 if (first, second) == (np.int16, np.int16) else first
-    exact(k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0))
+    check_exact_and_differentiable(
+        k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0)
+    )
 
 
 @few
 @given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), st.integers(-200, 200), st.integers(0, 70000))
 def test_clip(seed, kind, low, span):
     x = integers(np.random.default_rng(seed), (3, 50), kind)
-    exact(k.Clip(low, low + span), x)
-    exact(k.Relu(), x)
+    check_exact_and_differentiable(k.Clip(low, low + span), x)
+    check_exact_and_differentiable(k.Relu(), x)
 
 
 @few
 @given(SEEDS, INTS, INTS)
 def test_table(seed, kind, out):
     rng = np.random.default_rng(seed)
-    exact(k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)), integers(rng, (2, 3, 50), kind, seed % 3 == 0))
+    check_exact_and_differentiable(
+        k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)), integers(rng, (2, 3, 50), kind, seed % 3 == 0)
+    )
 
 
 @pytest.mark.slow
@@ -84,7 +88,9 @@ def test_table(seed, kind, out):
 @given(SEEDS, st.integers(0, 8), one_operand((8, 16), (8, 20), rounded=True), st.sampled_from((-1, 1, 2, -2, 3)))
 def test_glu(seed, q, operand, axis):
     _, rescale = operand
-    exact(k.Glu(k.Glu.gates(q), rescale, axis), integers(np.random.default_rng(seed), (2, 6, 4, 14)))
+    check_exact_and_differentiable(
+        k.Glu(k.Glu.gates(q), rescale, axis), integers(np.random.default_rng(seed), (2, 6, 4, 14))
+    )
 
 
 # ---- windows -----------------------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def test_max_pool(data, seed, kind, ceil_mode):
     axes = draw(st.integers(1, 2))
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
-    exact(k.MaxPool(kernel, ceil_mode=ceil_mode, **options), x)
+    check_exact_and_differentiable(k.MaxPool(kernel, ceil_mode=ceil_mode, **options), x)
 
 
 @pytest.mark.slow
@@ -115,7 +121,7 @@ def test_avg_pool(data, seed, operand, ceil_mode):
         draw(st.sampled_from(("venus", "arcs"))), math.prod(kernel), draw(st.integers(0, 8)), draw(st.integers(0, 8))
     )
     rule = rescale if kind == np.int16 or draw(st.booleans()) else of_npu
-    exact(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
+    check_exact_and_differentiable(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
 
 
 @pytest.mark.slow
@@ -128,8 +134,8 @@ def test_mean(data, seed, kind, ceil_mode, padded, divisor, rounding):
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
     more = (draw(st.integers(-6, 6)), draw(st.sampled_from((8, 16))), rounding, ceil_mode, padded, divisor)
-    exact(k.Mean(kernel, options["strides"], options["pads"], *more), x)
-    exact(k.Mean(None, None, None, *more), x)
+    check_exact_and_differentiable(k.Mean(kernel, options["strides"], options["pads"], *more), x)
+    check_exact_and_differentiable(k.Mean(None, None, None, *more), x)
 
 
 def test_slope_of_a_mean():
@@ -138,7 +144,7 @@ def test_slope_of_a_mean():
     for padded, want in ((True, [1, 1, 1]), (False, [2, 1, 1])):
         held = tensor(x)
         kernel = k.Mean([2], [2], [1, 0], 1, padded=padded)
-        fake_quantizer(kernel)(kernel, [held], At([x.dtype]))[0].sum().backward()
+        get_fake_quantizer(kernel)(kernel, [held], FakeQuantContext([x.dtype]))[0].sum().backward()
         assert held.grad.reshape(-1).tolist() == want
 
 
@@ -157,9 +163,9 @@ def test_concat(data, seed, bits):
         ratio = draw(st.sampled_from((None, 0.37, 1.9)))
         rules.append(Rescale.from_shift(shift, bits) if ratio is None else Rescale.from_ratio(ratio, bits))
         arrays.append(integers(rng, (draw(st.sampled_from((1, 2))), draw(st.integers(1, 4)), 5), kind))
-    exact(k.Concat(1, tuple(rules)), *arrays)
+    check_exact_and_differentiable(k.Concat(1, tuple(rules)), *arrays)
     same = [a[:1] for a in arrays]
-    exact(k.Concat(-2, tuple(rules)), *same)
+    check_exact_and_differentiable(k.Concat(-2, tuple(rules)), *same)
 
 
 @pytest.mark.slow
@@ -168,25 +174,31 @@ def test_concat(data, seed, bits):
 def test_moves(data, seed, kind):
     draw, rng = data.draw, np.random.default_rng(seed)
     x = integers(rng, (2, 3, 4, 5), kind)
-    exact(k.Reshape(draw(st.sampled_from(([1, -1], [0, 12, 5], [1, 3, -1, 5], [0, 0, 0, 0])))), x)
-    exact(k.Reshape([6, -1, 5], per_sample=False), x)
-    exact(k.Transpose(draw(st.permutations(range(4)))), x)
+    check_exact_and_differentiable(
+        k.Reshape(draw(st.sampled_from(([1, -1], [0, 12, 5], [1, 3, -1, 5], [0, 0, 0, 0])))), x
+    )
+    check_exact_and_differentiable(k.Reshape([6, -1, 5], per_sample=False), x)
+    check_exact_and_differentiable(k.Transpose(draw(st.permutations(range(4)))), x)
     axis = draw(st.integers(-4, 3))
     size = x.shape[axis]
     cut = draw(st.integers(0, size))
-    exact(k.Split(axis, [cut, size - cut]), x)
-    exact(k.Gather(axis, rng.integers(0, size, draw(st.sampled_from(((), (3,), (2, 2), (0,)))))), x)
+    check_exact_and_differentiable(k.Split(axis, [cut, size - cut]), x)
+    check_exact_and_differentiable(
+        k.Gather(axis, rng.integers(0, size, draw(st.sampled_from(((), (3,), (2, 2), (0,)))))), x
+    )
     fill = draw(st.sampled_from((None, -7, 100)))
     least = 0 if fill is None else -1
     indices = [None if draw(st.booleans()) else rng.integers(least, n, draw(st.integers(1, 6))) for n in x.shape]
-    exact(k.Pick(indices, fill), x)
-    exact(k.Lookup(integers(rng, (50, 2, 3), kind)), rng.integers(0, 50, (2, 4)).astype(np.int32), flat=True)
+    check_exact_and_differentiable(k.IndexSelect(indices, fill), x)
+    check_exact_and_differentiable(
+        k.Lookup(integers(rng, (50, 2, 3), kind)), rng.integers(0, 50, (2, 4)).astype(np.int32), flat=True
+    )
 
 
 def test_lookup_outside():
     kernel, x = k.Lookup(np.zeros((5, 2), np.int8)), np.array([[1, 5]], np.int32)
     with pytest.raises(ModelError, match="an index from 1 to 5: the table has 5 rows"):
-        fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype]))
+        get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype]))
 
 
 # ---- arithmetic of its own ---------------------------------------------------------------------------------------
@@ -208,15 +220,15 @@ def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
     """Along one axis or all from one on."""
     rng = np.random.default_rng(seed)
     wide = 8 * kind().itemsize
-    entry = k.softmax_entry(2.0 ** (25 - q - (wide - 8)), wide)
+    entry = k.make_input_table(2.0 ** (25 - q - (wide - 8)), wide)
     x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
     rescale, of_logs = (
-        Rescale.from_shift(s, bits) if rounding is RoundingMode.HALF_UP else Rounded(s, bits, rounding)
+        Rescale.from_shift(s, bits) if rounding is RoundingMode.HALF_UP else RoundedShift(s, bits, rounding)
         for s in (15 - (bits - 1), 11)
     )
-    exact(k.Softmax(entry, rescale, axis, way, alone), x)
+    check_exact_and_differentiable(k.Softmax(entry, rescale, axis, way, alone), x)
     if way != "newton":
-        exact(k.LogSoftmax(entry, of_logs, axis, way, alone), x)
+        check_exact_and_differentiable(k.LogSoftmax(entry, of_logs, axis, way, alone), x)
 
 
 @pytest.mark.slow
@@ -228,11 +240,11 @@ def test_layer_norm(seed, operand, fraction, axes):
     x[0] = 5  # no spread at all
     count = math.prod(x.shape[-axes:])
     gamma, beta = integers(rng, (count,)).astype(np.int64), integers(rng, (count,), np.int16).astype(np.int64)
-    exact(k.LayerNorm(gamma, beta, seed % 1000, rescale, axes, fraction), x)
+    check_exact_and_differentiable(k.LayerNorm(gamma, beta, seed % 1000, rescale, axes, fraction), x)
 
 
 @few
 @given(SEEDS, INTS, st.integers(1, 40))
 def test_arg_max(seed, kind, size):
     x = integers(np.random.default_rng(seed), (1, size, 1), kind, seed % 2 > 0)
-    exact(k.ArgMax(1), x, flat=True)
+    check_exact_and_differentiable(k.ArgMax(1), x, flat=True)

@@ -15,16 +15,16 @@ from onnx import helper, numpy_helper
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatFallback
-from simulator.kernel import Spec
-from tests.examples import examples
+from simulator.kernel import TensorSpec
+from tests.case_selection import limit_examples
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.fake_common import At  # noqa: E402
-from lingeronnx.torch.bridge.float_fallback import FLOATS, TorchFallback  # noqa: E402
+from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.qat.float_fallback import FLOAT_OPERATORS, TorchFallback  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6
-few = examples(25, derandomize=True)
+few = limit_examples(25, derandomize=True)
 
 #: onnx's cases that are not computed as they stand there, and why.
 APART = {
@@ -39,10 +39,32 @@ APART = {
 
 #: Operators that no gradient goes through: they give indices, truths, steps, or what only shapes decide.
 FLAT = {
-    "And", "ArgMax", "ArgMin", "Cast", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor",
-    "Greater", "GreaterOrEqual", "Hardmax", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "OneHot", "Or",
-    "Range", "Round", "Shape", "Sign", "Size", "Xor",
-}  # fmt: skip
+    "And",
+    "ArgMax",
+    "ArgMin",
+    "Cast",
+    "Ceil",
+    "ConstantOfShape",
+    "Equal",
+    "EyeLike",
+    "Floor",
+    "Greater",
+    "GreaterOrEqual",
+    "Hardmax",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Not",
+    "OneHot",
+    "Or",
+    "Range",
+    "Round",
+    "Shape",
+    "Sign",
+    "Size",
+    "Xor",
+}
 
 
 def run(model, arrays, outputs=None):
@@ -51,7 +73,7 @@ def run(model, arrays, outputs=None):
     outputs = outputs or [value.name for value in model.graph.output]
     fallback = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
-    return TorchFallback(fallback)(fallback, tensors, At([]))
+    return TorchFallback(fallback)(fallback, tensors, FakeQuantContext([]))
 
 
 def close(got, want, rtol=RTOL, atol=ATOL):
@@ -110,7 +132,7 @@ def cases():
 def _known(case):
     kinds = {(n.domain, n.op_type) for n in case.model.graph.node}
     arrays = [a for data in case.data_sets for side in data for a in side]
-    return kinds <= {("", name) for name in (*FLOATS, "Constant")} and all(map(_usual, arrays))
+    return kinds <= {("", name) for name in (*FLOAT_OPERATORS, "Constant")} and all(map(_usual, arrays))
 
 
 def _usual(array):
@@ -146,7 +168,7 @@ def test_node_cases(cases):
     assert not wrong, "\n".join(wrong)
     assert len(cases) > 900
     assert APART.keys() <= cases.keys()
-    assert set(FLOATS) - seen == {"GlobalLpPool"}  # which onnx has no case for: below
+    assert set(FLOAT_OPERATORS) - seen == {"GlobalLpPool"}  # which onnx has no case for: below
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -177,7 +199,7 @@ def test_gradients(cases):
             continue
         assert torch.autograd.gradcheck(compute, given, eps=1e-6, atol=1e-5, rtol=1e-3, fast_mode=True), name
         done.add(nodes[0].op_type)
-    assert set(FLOATS) - FLAT - done == {"GlobalLpPool", "Trilu"}  # no case, integers only
+    assert set(FLOAT_OPERATORS) - FLAT - done == {"GlobalLpPool", "Trilu"}  # no case, integers only
     assert len(done) > 90
 
 
@@ -205,8 +227,14 @@ def test_recurrent_forms(op_type, direction):
     }[op_type]
     # 2: first states, but no peepholes
     for bias, long, start, extra in itertools.product((0, 1), (0, 1), (0, 1, 2)[: gates - 1], extras):
-        arrays = [x, w, r, real(d, 2 * gates * h) if bias else None, lengths if long else None,
-                  real(d, n, h) if start else None]  # fmt: skip
+        arrays = [
+            x,
+            w,
+            r,
+            real(d, 2 * gates * h) if bias else None,
+            lengths if long else None,
+            real(d, n, h) if start else None,
+        ]
         if op_type == "LSTM":
             arrays += [real(d, n, h), real(d, 3 * h)][: 3 - start] if start else []
         agrees(
@@ -311,12 +339,21 @@ def test_resize_of_a_region(corners):
 
 
 OLD = (
-    ("Softmax", {"axis": 1}), ("Softmax", {}), ("LogSoftmax", {"axis": 2}), ("Hardmax", {"axis": 1}),
-    ("Squeeze", {"axes": [1]}), ("Unsqueeze", {"axes": [0, -1]}), ("ReduceSum", {"axes": [1, 2], "keepdims": 0}),
-    ("ReduceMean", {"axes": [-1]}), ("ReduceL2", {}), ("Split", {"axis": 3, "split": [1, 3, 1], "outputs": 3}),
+    ("Softmax", {"axis": 1}),
+    ("Softmax", {}),
+    ("LogSoftmax", {"axis": 2}),
+    ("Hardmax", {"axis": 1}),
+    ("Squeeze", {"axes": [1]}),
+    ("Unsqueeze", {"axes": [0, -1]}),
+    ("ReduceSum", {"axes": [1, 2], "keepdims": 0}),
+    ("ReduceMean", {"axes": [-1]}),
+    ("ReduceL2", {}),
+    ("Split", {"axis": 3, "split": [1, 3, 1], "outputs": 3}),
     ("Split", {"axis": 2, "outputs": 2}),
-    ("Selu", {}), ("ThresholdedRelu", {"alpha": 0.3}), ("MeanVarianceNormalization", {"axes": [0, 2]}),
-)  # fmt: skip
+    ("Selu", {}),
+    ("ThresholdedRelu", {"alpha": 0.3}),
+    ("MeanVarianceNormalization", {"axes": [0, 2]}),
+)
 
 
 @pytest.mark.parametrize("op_type, options", OLD, ids=[f"{name}{i}" for i, (name, _) in enumerate(OLD)])
@@ -408,7 +445,7 @@ def test_samples_that_touch_go_one_by_one():
         )
         graph = ir.from_proto(model)
         fallback = FloatFallback(graph, list(graph.graph), ["y"])
-        fallback.infer(Spec((1, 4), np.dtype(np.float32)))
-        (got,) = TorchFallback(fallback)(fallback, [torch.from_numpy(x)], At([]))
+        fallback.infer(TensorSpec((1, 4), np.dtype(np.float32)))
+        (got,) = TorchFallback(fallback)(fallback, [torch.from_numpy(x)], FakeQuantContext([]))
         close(got, fallback(x)[0])
         assert np.allclose(got.numpy(), 1.0) is not together

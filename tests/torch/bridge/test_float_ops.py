@@ -11,14 +11,14 @@ from onnx import helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # a graph for each operator
 
-from lingeronnx.torch.bridge import float_fallback  # noqa: E402
-from lingeronnx.torch.bridge.float_fallback import FLOATS  # noqa: E402
-from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
+from lingeronnx.torch.qat import float_fallback  # noqa: E402
+from lingeronnx.torch.qat.float_fallback import FLOAT_OPERATORS  # noqa: E402
+from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
 from tests.torch.bridge.test_float_fallback import APART, cases  # noqa: E402, F401
 
 TRIES = 12  # of onnx's cases of an operator
@@ -101,10 +101,10 @@ def reaches(model, flat, op_type, monkeypatch, path):
         made = lo.quantize(path, [{given: flat}], platform="generic", effort="fast", skip=names)
     except LingerOnnxError:  # a pass took all of these nodes, or one that no platform computes
         return False
-    bridge, session = Bridge(made.float_graph, made.plan, by_name("generic"), {given: flat}), made.session()
+    bridge, session = QatModule(made.float_graph, made.plan, get_target("generic"), {given: flat}), made.session()
     called = set()
-    spies = {n: lambda *xs, n=n, f=f: (called.add(n), f(*xs))[1] for n, f in FLOATS.items()}
-    monkeypatch.setattr(float_fallback, "FLOATS", spies)
+    spies = {n: lambda *xs, n=n, f=f: (called.add(n), f(*xs))[1] for n, f in FLOAT_OPERATORS.items()}
+    monkeypatch.setattr(float_fallback, "FLOAT_OPERATORS", spies)
     got = bridge({given: torch.from_numpy(flat)})
     monkeypatch.undo()
     for value, want in zip(made.graph.graph.outputs, session.run(None, {given: flat}), strict=True):
@@ -115,7 +115,7 @@ def reaches(model, flat, op_type, monkeypatch, path):
 
 
 @pytest.mark.filterwarnings("ignore")  # infinities and NaN in onnx's data
-@pytest.mark.parametrize("op_type", sorted(FLOATS))
+@pytest.mark.parametrize("op_type", sorted(FLOAT_OPERATORS))
 def test_reached(op_type, cases, monkeypatch, tmp_path):  # noqa: F811
     """Some case of the operator comes to the bridge, which computes it."""
     if op_type in OWN:

@@ -11,7 +11,7 @@ from tests.flow.assign.test_group_scales import flat, grouped, rows
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
+from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
 
 SETTINGS = (
     {"weight_bits": 4, "mode": "max-value"},
@@ -27,7 +27,7 @@ def test_whole_nets(build, settings):
     result, feed = grouped(build, effort="fast", **settings), nets.samples(build(), 5, seed=2)
     names = [name for name, q in result.plan.tensors.items() if isinstance(q.granularity, PerGroup)]
     assert len(names) == 2
-    bridge = Bridge(result.float_graph, result.plan, GENERIC, feed)
+    bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
     got = bridge({name: torch.from_numpy(array) for name, array in feed.items()})["y"]
     (want,) = lo.Session(result.graph).run(None, feed)
     np.testing.assert_array_equal(got.detach().numpy().astype(np.float32), want)

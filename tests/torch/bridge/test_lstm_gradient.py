@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lingeronnx.torch.bridge.lstm_gradient import Walk, walked
+from lingeronnx.torch.qat.lstm_gradient import LstmTrace, apply_lstm
 
 T, N, H = 7, 3, 4
 UNIT, TOP = 100.0, 128
@@ -37,9 +37,9 @@ def test_gradient(form):
         leaves = [v.clone().requires_grad_() for v in given.values()]
         made = plain(*leaves, alive)
         if exact:
-            walk = Walk(made[0].detach(), None if form == "whole" else alive, 0.01, UNIT, TOP)
+            walk = LstmTrace(made[0].detach(), None if form == "whole" else alive, 0.01, UNIT, TOP)
             leaves = [v.clone().requires_grad_() for v in given.values()]
-            again = walked(walk, *leaves)
+            again = apply_lstm(walk, *leaves)
             for got, want in zip(again, made, strict=True):
                 assert torch.allclose(got, want)
             made = again
@@ -54,7 +54,7 @@ def test_what_is_cut_off_has_no_gradient():
     a = torch.full((1, 1, 4), 8.0, requires_grad=True)
     h, c, wh, bh = (torch.zeros(size) for size in ((1, 1), (1, 1), (4, 1), (4,)))
     probe = torch.zeros((), requires_grad=True)
-    y, _, _ = walked(Walk(torch.full((1, 1, 1), 127.0), None, 1.0, 200.0, TOP), a, h, c, wh, bh, probe)
+    y, _, _ = apply_lstm(LstmTrace(torch.full((1, 1, 1), 127.0), None, 1.0, 200.0, TOP), a, h, c, wh, bh, probe)
     y.sum().backward()
     assert not a.grad.any()
     assert probe.grad.item() == pytest.approx(-127.0 * torch.log(torch.tensor(2.0)).item())

@@ -17,21 +17,21 @@ from lingeronnx.api import quantize
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntRunner
+from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.run.runners import FloatFallback
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, by_name
-from tests.examples import first, in_turn
+from lingeronnx.targets import PLATFORMS, get_target
+from tests.case_selection import mark_rest_slow, pair_in_rotation
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
 from tests.ops.test_breadth import CASES
 from tests.passes.test_attention import D, T, attention
-from tests.torch.bridge.faked import tensor
+from tests.torch.bridge.fake_quant_checks import tensor
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.fake_common import At  # noqa: E402
-from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
+from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
 
 ROWS = [target.name for target in PLATFORMS]
 ISLANDS = 1e-5
@@ -87,7 +87,7 @@ def step_by_step(bridge, want, feed):
     known |= {name: tensor(array) for name, array in network.constants.items()}
     stream = {name: (name, array, scale) for name, array, scale in want}
     for step in network.steps:
-        at = At(step.dtypes, {i: parameters[name] for i, name in step.given.items()})
+        at = FakeQuantContext(step.dtypes, {i: parameters[name] for i, name in step.given.items()})
         results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
         compare(
             dict(zip(step.outputs, results, strict=True)), [stream[name] for name in step.outputs if name in stream]
@@ -97,7 +97,7 @@ def step_by_step(bridge, want, feed):
 def bridged(model, row, feed, **settings):
     """Return (what `quantize` gives, its bridge)."""
     result = quantize(model, feed, platform=row, effort="fast", **settings)
-    return result, Bridge(result.float_graph, result.plan, by_name(row), feed)
+    return result, QatModule(result.float_graph, result.plan, get_target(row), feed)
 
 
 def follows(model, row, feed, **settings):
@@ -106,7 +106,7 @@ def follows(model, row, feed, **settings):
     What a chip's packer wants besides changes no integer: inner tensors are compared before, outputs behind.
     """
     result, bridge = bridged(model, row, feed, **settings)
-    specs, inner = result.session().inputs, Session(lower(bridge.parts, bridge.plan, by_name(row)).graph)
+    specs, inner = result.session().inputs, Session(lower(bridge.parts, bridge.plan, get_target(row)).graph)
     for count in (1, 5):
         some = {spec.name: spec.samples(feed[spec.name], 0, count) for spec in specs}
         want = list(inner.taps(some))
@@ -137,7 +137,7 @@ def test_a_curve_behind_16_bits():
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("net", "row"),
-    first(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),
+    mark_rest_slow(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_families(net, row):
@@ -215,7 +215,7 @@ NAMES = ("model.0.weight", "model.0", "forward", "plan", "/a/b/w:0", "..", "a.",
 
 def renamed(model, names):
     """Give the initializers other names, those that train first."""
-    values = sorted(model.graph.initializers.values(), key=lambda v: -len(ir.shape(v) or ()))
+    values = sorted(model.graph.initializers.values(), key=lambda v: -len(ir.get_shape(v) or ()))
     for value, name in zip(values, names, strict=False):
         ir.rename_initializer(model, value, name)
     return model
@@ -231,7 +231,7 @@ def test_state_dict_has_the_graphs_names():
     with torch.no_grad():
         for parameter in bridge.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    other = Bridge(result.float_graph, result.plan, by_name("generic"), feed)
+    other = QatModule(result.float_graph, result.plan, get_target("generic"), feed)
     assert not torch.equal(other(tensors(feed))["y"], bridge(tensors(feed))["y"])
     other.load_state_dict(bridge.state_dict())
     assert torch.equal(other(tensors(feed))["y"], bridge(tensors(feed))["y"])
@@ -252,9 +252,11 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
             parameter *= 1 + 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     other = ir.clone(result.float_graph)
     for name, array in bridge.weights().items():
-        assert not np.array_equal(array, ir.const(other.graph.initializers[name]))
+        assert not np.array_equal(array, ir.const_value(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, result.plan.floats, by_name(row)), result.plan, by_name(row)).graph)
+    runner = IntegerRunner(
+        lower(Partition.of(other, result.plan.floats, get_target(row)), result.plan, get_target(row)).graph
+    )
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 
@@ -300,7 +302,7 @@ def trained():
 @pytest.mark.skipif(not trained(), reason="no trained models are at hand: LINGERONNX_MODELS names no folder of them")
 @pytest.mark.parametrize(
     ("path", "row"),
-    in_turn(sorted(trained(), key=lambda path: "gru" not in path.stem), ROWS),
+    pair_in_rotation(sorted(trained(), key=lambda path: "gru" not in path.stem), ROWS),
     ids=lambda value: getattr(value, "stem", value),
 )
 def test_trained_models(path, row):

@@ -8,10 +8,10 @@ import pytest
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntRunner
-from lingeronnx.targets import by_name
+from lingeronnx.run.integer.runner import IntegerRunner
+from lingeronnx.targets import get_target
 from simulator import kernels as k
-from tests.examples import in_turn
+from tests.case_selection import pair_in_rotation
 from tests.ops import test_recurrent as recurrent
 from tests.ops import test_recurrent_forms as forms
 
@@ -52,7 +52,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, plan.floats, by_name(row)), plan, by_name(row)).graph)
+    runner = IntegerRunner(lower(Partition.of(other, plan.floats, get_target(row)), plan, get_target(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -107,7 +107,7 @@ def test_a_gru_written_out(form):
 
 @pytest.mark.parametrize(
     ("given", "row"),
-    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if by_name(row).packs]),
+    pair_in_rotation(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if get_target(row).packs]),
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_layer_is_given_on_chips(given, row):

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import fixed
+from simulator import fixed_point
 from simulator import kernels as k
-from simulator.channels import ChannelRescale, requantize
-from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, RoundingMode
-from simulator.native import Loop
-from tests.examples import examples
+from simulator.channel_rescale import ChannelRescale, requantize_channels
+from simulator.fixed_point import ChainedRescale, LunaDivide, Rescale, RoundedShift, RoundingMode
+from simulator.native import NativeLoop
+from tests.case_selection import limit_examples
 from tests.simulator.helpers import integers
-from tests.torch.bridge.faked import simulated, tensor
+from tests.torch.bridge.fake_quant_checks import simulated, tensor
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.fake_common import At  # noqa: E402
-from lingeronnx.torch.bridge.fake_quant import fake_quantizer  # noqa: E402
-from lingeronnx.torch.bridge.rounding import ratio, replaced, rescaled, rounded  # noqa: E402
+from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.qat.fake_quant import get_fake_quantizer  # noqa: E402
+from lingeronnx.torch.qat.rounding import get_multiplier, requantize, round_with_gradient, straight_through  # noqa: E402
 
-more = examples(60, derandomize=True)
+more = limit_examples(60, derandomize=True)
 LN2 = math.log(2.0)
 OTHER = tuple(rounding for rounding in RoundingMode if rounding is not RoundingMode.HALF_UP)
 
@@ -44,13 +44,13 @@ def rules(draw):
     if kind == "shift":
         return Rescale.from_shift(shift, bits)
     if kind == "rounded":
-        return Rounded(shift, bits, draw(st.sampled_from(OTHER)))
+        return RoundedShift(shift, bits, draw(st.sampled_from(OTHER)))
     ratio, rounding = (
         draw(st.floats(0.5, 1.0)),
         draw(st.sampled_from(RoundingMode)) if kind == "ratio" else RoundingMode.HALF_UP,
     )
     rule = Rescale.from_ratio(ratio * 2.0**-shift, bits, 0, rounding)
-    return Chain(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
+    return ChainedRescale(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
 
 
 @more
@@ -61,13 +61,13 @@ def test_rescaled_is_the_simulators(rule, seed, width):
         width = min(width, 30)  # of int32 sums
     rng, bound = np.random.default_rng(seed), 1 << width
     spread = np.ldexp(rng.uniform(-1, 1, 200), rng.integers(0, width + 1, 200)).astype(np.int64)
-    half = {Rescale: 31, Rounded: 1}  # what the shift is more than that of a half
+    half = {Rescale: 31, RoundedShift: 1}  # what the shift is more than that of a half
     tie = 1 << max(rule.shift - half[type(rule)], 0) if type(rule) in half else 1
     acc = np.clip(np.concatenate([spread, [bound, -bound, 0, 1, -1], tie * np.arange(-9, 9)]), -bound, bound)
     form = rule.within(bound)
-    want = [int(fixed.apply(form, int(v))) for v in acc]
+    want = [int(fixed_point.apply_rescale(form, int(v))) for v in acc]
     held = torch.from_numpy(acc.astype(np.float32 if width < 24 else np.float64))
-    got = rescaled(held, rule, bound)
+    got = requantize(held, rule, bound)
     assert [int(v) for v in got.tolist()] == want
     assert got.dtype == (torch.float64 if rule.dtype.itemsize > 2 else torch.float32)
     if isinstance(rule, Rescale):
@@ -82,19 +82,19 @@ def test_a_ratio_for_each_channel_rounds_as_told(rounding, seed):
     rule = ChannelRescale(tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9)))
     acc = rng.integers(-(1 << 12), 1 << 12, (40, 3))
     out = np.zeros(acc.shape, np.int64)
-    Loop(requantize, (acc, rule.within(1 << 12), out))((), ())
+    NativeLoop(requantize_channels, (acc, rule.within(1 << 12), out))((), ())
     assert np.array_equal(out, np.stack([one(acc[:, c]) for c, one in enumerate(rule.each)], 1))
-    got = rescaled(torch.from_numpy(acc.astype(np.float32)), rule, 1 << 12)
+    got = requantize(torch.from_numpy(acc.astype(np.float32)), rule, 1 << 12)
     assert np.array_equal(got.numpy(), out)
 
 
 def test_rounded():
     """Half up, cut off at both ends; integers that are given are taken."""
     v = torch.tensor([-2.5, -0.5, 0.49, 0.5, 1.5, 9.0, -9.0, math.inf], dtype=torch.float64)
-    assert rounded(v, -4, 3).tolist() == [-2, 0, 0, 1, 2, 3, -4, 3]
+    assert round_with_gradient(v, -4, 3).tolist() == [-2, 0, 0, 1, 2, 3, -4, 3]
     given = torch.arange(8)
-    assert rounded(v, -4, 3, exact=given).tolist() == given.tolist()
-    assert rounded(v.float(), -4, 3).dtype == torch.float32
+    assert round_with_gradient(v, -4, 3, exact=given).tolist() == given.tolist()
+    assert round_with_gradient(v.float(), -4, 3).dtype == torch.float32
 
 
 # ---- backwards ---------------------------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ def test_straight_through():
     """The gradient passes as it is up to half a count beyond the ends, and is nothing further out."""
     v = torch.tensor([-9.0, -4.6, -4.4, 0.3, 3.4, 3.6, 9.0], dtype=torch.float64, requires_grad=True)
     g = torch.arange(1.0, 8.0, dtype=torch.float64)
-    (rounded(v, -4, 3) * g).sum().backward()
+    (round_with_gradient(v, -4, 3) * g).sum().backward()
     assert v.grad.tolist() == [0, 0, 3, 4, 5, 0, 0]
     x = torch.linspace(-1, 1, 5, requires_grad=True)
-    y = replaced(x.square(), torch.zeros(5))
+    y = straight_through(x.square(), torch.zeros(5))
     y.sum().backward()
     assert y.tolist() == [0.0] * 5
     assert torch.equal(x.grad, 2 * x.detach())
@@ -120,12 +120,12 @@ def test_nothing_where_a_layer_is_cut_off():
     bias = np.array([1 << 24, 0, -(1 << 24), 0])
     kernel = k.Linear(weight, bias, Rescale.from_shift(9, 8))
     fed, held = tensor(x), tensor(weight)
-    (y,) = fake_quantizer(kernel)(kernel, [fed], At([x.dtype], {1: held}))
+    (y,) = get_fake_quantizer(kernel)(kernel, [fed], FakeQuantContext([x.dtype], {1: held}))
     y[:, ::2].sum().backward()
     assert not fed.grad.any()
     assert not held.grad.any()
     held.grad = None
-    (y,) = fake_quantizer(kernel)(kernel, [fed], At([x.dtype], {1: held}))
+    (y,) = get_fake_quantizer(kernel)(kernel, [fed], FakeQuantContext([x.dtype], {1: held}))
     y.sum().backward()
     assert not held.grad[::2].any()
     assert held.grad[1::2].all()
@@ -145,18 +145,18 @@ def test_scale_gradient_in_closed_form(seed, spread):
     rng = np.random.default_rng(seed)
     v, g = rng.normal(0, spread, 50), rng.normal(0, 1, 50)
     probe = torch.zeros((), requires_grad=True)
-    q = rounded(torch.from_numpy(v), -16, 15, probe)
+    q = round_with_gradient(torch.from_numpy(v), -16, 15, probe)
     (q * torch.from_numpy(g)).sum().backward()
     want = closed(v.tolist(), q.tolist(), -16, 15, g.tolist())
     assert probe.grad.item() == pytest.approx(want, rel=1e-5, abs=1e-5)
     idle = torch.zeros(())
-    assert not rounded(torch.from_numpy(v), -16, 15, idle).requires_grad
+    assert not round_with_gradient(torch.from_numpy(v), -16, 15, idle).requires_grad
 
 
 def loss(x, log2, target, probe=None):
     """Return a loss of x held in 5 bits at the scale 2^log2: its mean, and its squared distance from a target."""
     scale = 2.0**log2
-    y = rounded(x * scale, -16, 15, probe) / scale  # the probe answers for both uses of the scale
+    y = round_with_gradient(x * scale, -16, 15, probe) / scale  # the probe answers for both uses of the scale
     return ((y - target).square() + 0.3 * y).mean()
 
 
@@ -206,7 +206,7 @@ def gradient(kernel, arrays, directions, parameters=None):
     """Return a random sum of the outputs: weights of the sum, and its slope by autograd along directions."""
     tensors = [tensor(a) for a in arrays]
     given = {i: tensor(a) for i, a in (parameters or {}).items()}
-    (y, *_) = fake_quantizer(kernel)(kernel, tensors, At([a.dtype for a in arrays], given))
+    (y, *_) = get_fake_quantizer(kernel)(kernel, tensors, FakeQuantContext([a.dtype for a in arrays], given))
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     (y.double() * g).sum().backward()
     own = [*tensors, *given.values()]
@@ -222,14 +222,26 @@ RNG = np.random.default_rng(5)
 WIDE = 32  # bits of the outputs: nothing is cut off
 SMOOTH = {
     "Conv": (
-        k.Conv(small(RNG, 4, 2, 3, 3), small(RNG, 4, kind=np.int64), Rescale.from_ratio(0.013, WIDE),
-               pads=[1, 0, 2, 1], strides=[2, 1], group=2),
+        k.Conv(
+            small(RNG, 4, 2, 3, 3),
+            small(RNG, 4, kind=np.int64),
+            Rescale.from_ratio(0.013, WIDE),
+            pads=[1, 0, 2, 1],
+            strides=[2, 1],
+            group=2,
+        ),
         [small(RNG, 2, 4, 6, 6)],
     ),
     "Conv1d": (k.Conv(small(RNG, 3, 4, 3), None, Rescale.from_shift(7, WIDE), dilations=[2]), [small(RNG, 2, 4, 9)]),
     "ConvTranspose": (
-        k.ConvTranspose(small(RNG, 2, 3, 3, 3), small(RNG, 3, kind=np.int64), Rescale.from_shift(6, WIDE),
-                        strides=[2, 2], pads=[1, 1, 0, 0], output_padding=[1, 1]),
+        k.ConvTranspose(
+            small(RNG, 2, 3, 3, 3),
+            small(RNG, 3, kind=np.int64),
+            Rescale.from_shift(6, WIDE),
+            strides=[2, 2],
+            pads=[1, 1, 0, 0],
+            output_padding=[1, 1],
+        ),
         [small(RNG, 1, 2, 4, 4)],
     ),
     "Linear": (k.Linear(small(RNG, 4, 30), None, Rescale.from_ratio(0.021, WIDE)), [small(RNG, 3, 30)]),
@@ -242,7 +254,7 @@ SMOOTH = {
     "MatMul": (k.MatMul(Rescale.from_shift(5, WIDE)), [small(RNG, 2, 3, 5), small(RNG, 5, 4)]),
     "Requant": (k.Requant(Rescale.from_ratio(0.7, WIDE)), [small(RNG, 3, 9)]),
     "AvgPool": (k.AvgPool([2, 3], [1, 2], [1, 0, 0, 1], Rescale.from_ratio(0.9, WIDE)), [small(RNG, 1, 2, 5, 6)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sweep
@@ -290,9 +302,13 @@ def test_slopes_of_choices():
     rng = np.random.default_rng(3)
     x = rng.permutation(np.arange(-60, 60)).reshape(1, 2, 6, 10).astype(np.int8)  # no two are equal
     kernels = (
-        k.MaxPool([2, 3], [2, 2], [1, 0, 0, 1]), k.Pick([None, np.array([1, 1, -1]), np.array([0, 4]), None], 7),
-        k.Gather(3, np.array([[2, 2], [9, 0]])), k.Transpose([2, 0, 3, 1]), k.Reshape([1, -1, 4]), k.Clip(-20, 31),
-    )  # fmt: skip
+        k.MaxPool([2, 3], [2, 2], [1, 0, 0, 1]),
+        k.IndexSelect([None, np.array([1, 1, -1]), np.array([0, 4]), None], 7),
+        k.Gather(3, np.array([[2, 2], [9, 0]])),
+        k.Transpose([2, 0, 3, 1]),
+        k.Reshape([1, -1, 4]),
+        k.Clip(-20, 31),
+    )
     for kernel in kernels:
         for _ in range(3):
             direction = rng.integers(0, 2, x.shape)
@@ -327,10 +343,13 @@ def test_slopes_of_curves():
     rng = np.random.default_rng(4)
     x = small(rng, 6, 9, top=120)
     agrees(
-        k.Table(np.floor(127 * np.tanh(k.grid(8) / 32) + 0.5).astype(np.int8)), x, lambda v: 127 * np.tanh(v / 32), 0.03
+        k.Table(np.floor(127 * np.tanh(k.all_integers(8) / 32) + 0.5).astype(np.int8)),
+        x,
+        lambda v: 127 * np.tanh(v / 32),
+        0.03,
     )
     fine = small(rng, 6, 9, top=30000, kind=np.int16)
-    values = np.floor(32767 * sigmoid(k.grid(16) / 4096) + 0.5).astype(np.int16)
+    values = np.floor(32767 * sigmoid(k.all_integers(16) / 4096) + 0.5).astype(np.int16)
     agrees(k.Table(values), fine, lambda v: 32767 * sigmoid(v / 4096), 0.003)
     agrees(
         k.Glu(k.Glu.gates(4), Rescale.from_shift(15 - 8, 16)),
@@ -343,7 +362,7 @@ def test_slopes_of_curves():
         e = np.exp(v / 16 - (v / 16).max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
 
-    entry = k.softmax_entry(2.0**25 / 16, 8)
+    entry = k.make_input_table(2.0**25 / 16, 8)
     agrees(k.Softmax(entry, Rescale.from_shift(0, 32), -1), x, lambda v: rows(v) * 2.0**15, 0.001)
     agrees(k.LogSoftmax(entry, Rescale.from_shift(0, 32), -1), x, lambda v: np.log(rows(v)) * 2.0**15, 0.001)
 
@@ -459,6 +478,11 @@ def test_slopes_of_recurrent_layers(name):
 
 def test_ratio():
     """A ratio of a chain is the product; a divider's is one over the divisor."""
-    assert ratio(Chain(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(0.075, rel=1e-8)
-    assert ratio(LunaDivide(9, 3)) == pytest.approx(8 / 9)
-    assert (ratio(Rounded(3, 8, RoundingMode.UP)), ratio(Rounded(-2, 8, RoundingMode.HALF_EVEN))) == (0.125, 4.0)
+    assert get_multiplier(ChainedRescale(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(
+        0.075, rel=1e-8
+    )
+    assert get_multiplier(LunaDivide(9, 3)) == pytest.approx(8 / 9)
+    assert (
+        get_multiplier(RoundedShift(3, 8, RoundingMode.UP)),
+        get_multiplier(RoundedShift(-2, 8, RoundingMode.HALF_EVEN)),
+    ) == (0.125, 4.0)

@@ -8,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.targets import GENERIC
 from simulator import kernels as k
-from simulator.channels import ChannelRescale
-from simulator.fixed import Rescale
+from simulator.channel_rescale import ChannelRescale
+from simulator.fixed_point import Rescale
 from tests import nets
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.flow.assign.test_zero_points import SETTINGS, asymmetric, layers, line, pairs
 from tests.simulator.helpers import SEEDS, few, integers
 from tests.simulator.test_zero_points import ZEROS, moved
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
-from lingeronnx.torch.bridge.rounding import rescaled  # noqa: E402
-from lingeronnx.torch.finetune.scales import Scales  # noqa: E402
-from tests.torch.bridge.faked import exact  # noqa: E402
+from lingeronnx.torch.finetune.learned_scales import LearnedScales  # noqa: E402
+from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
+from lingeronnx.torch.qat.rounding import requantize  # noqa: E402
+from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
 
 
 def tensors(feed):
@@ -40,20 +40,36 @@ def test_kernels(seed, zero, other, rescale):
     rng = np.random.default_rng(seed)
     x, bias = integers(rng, (2, 6, 4, 3)), integers(rng, (4,), np.int16)
     conv = integers(rng, (4, 3, 2, 2)), bias
-    exact(k.Conv(*conv, rescale, pads=(1, 0, 0, 1), group=2, zero=zero), x)
-    exact(k.Conv(*conv, ChannelRescale((rescale,) * 4), pads=(1, 0, 0, 1), group=2, zero=zero), x)
+    check_exact_and_differentiable(k.Conv(*conv, rescale, pads=(1, 0, 0, 1), group=2, zero=zero), x)
+    check_exact_and_differentiable(
+        k.Conv(*conv, ChannelRescale((rescale,) * 4), pads=(1, 0, 0, 1), group=2, zero=zero), x
+    )
     turned = integers(rng, (6, 2, 2, 2))
-    exact(k.ConvTranspose(turned, bias, rescale, strides=(2, 1), pads=(1, 0, 0, 1), group=2, zero=zero), x)
-    exact(k.Linear(integers(rng, (4, 3)), bias, rescale, zero), x)
-    exact(FloatLinear(integers(rng, (4, 3)), bias.astype(np.int64), 777.0, zero), x)
-    exact(k.ChannelAffine(integers(rng, (6,)), integers(rng, (6,), np.int16), rescale, zero), x)
-    exact(k.centered(k.Mul(rescale), zero, other), x, integers(rng, x.shape))
-    exact(k.centered(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5)))
-    exact(k.centered(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero), zero, other), x, integers(rng, x.shape))
-    exact(k.centered(k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero))), zero, other), x, x)
-    exact(k.centered(k.AvgPool((3, 2), (2, 1), (1, 0, 1, 1), replace(rescale, shift=33)), zero), x)
-    exact(k.Dequant(3.7, zero), x)
-    exact(k.Quant(3.7, 8, zero=zero), (100 * rng.standard_normal((2, 50))).astype(np.float32))
+    check_exact_and_differentiable(
+        k.ConvTranspose(turned, bias, rescale, strides=(2, 1), pads=(1, 0, 0, 1), group=2, zero=zero), x
+    )
+    check_exact_and_differentiable(k.Linear(integers(rng, (4, 3)), bias, rescale, zero), x)
+    check_exact_and_differentiable(FloatLinear(integers(rng, (4, 3)), bias.astype(np.int64), 777.0, zero), x)
+    check_exact_and_differentiable(
+        k.ChannelAffine(integers(rng, (6,)), integers(rng, (6,), np.int16), rescale, zero), x
+    )
+    check_exact_and_differentiable(k.subtract_zero_points(k.Mul(rescale), zero, other), x, integers(rng, x.shape))
+    check_exact_and_differentiable(
+        k.subtract_zero_points(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5))
+    )
+    check_exact_and_differentiable(
+        k.subtract_zero_points(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero), zero, other),
+        x,
+        integers(rng, x.shape),
+    )
+    check_exact_and_differentiable(
+        k.subtract_zero_points(k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero))), zero, other), x, x
+    )
+    check_exact_and_differentiable(
+        k.subtract_zero_points(k.AvgPool((3, 2), (2, 1), (1, 0, 1, 1), replace(rescale, shift=33)), zero), x
+    )
+    check_exact_and_differentiable(k.Dequant(3.7, zero), x)
+    check_exact_and_differentiable(k.Quant(3.7, 8, zero=zero), (100 * rng.standard_normal((2, 50))).astype(np.float32))
 
 
 @few
@@ -64,7 +80,7 @@ def test_gradient_of_a_scale(scale, zero):
     found = []
     for rule in (Rescale.from_ratio(0.11, 8, 0), Rescale.from_ratio(0.11, 16, zero)):
         probe = torch.tensor(0.0, requires_grad=True)
-        y = rescaled(acc.clone().requires_grad_(), rule, 2**11, probe)
+        y = requantize(acc.clone().requires_grad_(), rule, 2**11, probe)
         (y[1:4].sum() * scale).backward()
         found.append(float(probe.grad))
     assert found[0] == pytest.approx(found[1], rel=1e-6)
@@ -72,11 +88,11 @@ def test_gradient_of_a_scale(scale, zero):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("build", first(1, [layers, pairs, line]), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", mark_rest_slow(1, [layers, pairs, line]), ids=lambda f: f.__name__)
 def test_whole_nets(build, settings):
     """Every integer tensor; every weight and bias gets a gradient; outputs are real values."""
     result, feed = asymmetric(build, **settings), nets.samples(build(), 3, seed=6)
-    bridge = Bridge(result.float_graph, result.plan, GENERIC, feed)
+    bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
     got = dict(bridge.integers(tensors(feed)))
     session, seen = lo.Session(lower(bridge.parts, bridge.plan, GENERIC).graph), 0
     for name, array, _ in session.taps(feed):
@@ -96,8 +112,8 @@ def test_whole_nets(build, settings):
 def test_learned_scales_keep_zero_points():
     """A scale moves, its zero point stays, and the plan stays legal."""
     result, feed = asymmetric(line), nets.samples(line(), 2)
-    bridge = Bridge(result.float_graph, result.plan, GENERIC, feed)
-    scales = Scales(bridge.parts, result.plan, GENERIC)
+    bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
+    scales = LearnedScales(bridge.parts, result.plan, GENERIC)
     with torch.no_grad():
         for log in scales.parameters:
             log -= 1
@@ -113,7 +129,7 @@ def test_learned_scales_keep_zero_points():
 def test_outputs_are_cut_from_the_zero_point():
     """`clamp_output` bounds real values, whatever integer stands for 0."""
     result, feed = asymmetric(line, effort="fast"), nets.samples(line(), 4, seed=3)
-    bridge = Bridge(result.float_graph, result.plan, GENERIC, feed)
+    bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
     name = next(n for n, q in result.plan.tensors.items() if q.zero_point and n == "t1")
     top = float(np.abs(bridge(tensors(feed), [name])[name].detach().numpy()).max()) / 2
     bridge.output_limits = {name: top}
@@ -127,4 +143,4 @@ def test_finetuning():
     settings = {"platform": "generic", "mode": "max-value", "activations": "asymmetric", "epochs": 2}
     result = lo.finetune(line(), feed, scales="learned", **settings)
     assert sum(q.zero_point != 0 for q in result.plan.tensors.values()) >= 4
-    assert plan_of(result.graph).tensors == result.plan.tensors
+    assert extract_plan(result.graph).tensors == result.plan.tensors

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.torch.calls.decisions import Decisions
+from lingeronnx.torch.training_api.data_dependence import DataDependenceTracker
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 W = nn.Parameter(torch.ones(4))
@@ -95,7 +95,7 @@ READS = {
 
 @pytest.mark.parametrize("what", READS)
 def test_what_reads_data_is_found(what):
-    with torch.no_grad(), Decisions([X]) as found:
+    with torch.no_grad(), DataDependenceTracker([X]) as found:
         READS[what](X)
     assert list(found.places.values()) == [what.partition(" of")[0]]
     (place,) = found.places
@@ -117,6 +117,6 @@ FREE = {
 
 @pytest.mark.parametrize("what", FREE)
 def test_what_reads_none_is_not(what):
-    with torch.no_grad(), Decisions([X]) as found:
+    with torch.no_grad(), DataDependenceTracker([X]) as found:
         FREE[what](X)
     assert found.lines() == []

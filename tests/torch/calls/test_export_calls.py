@@ -10,7 +10,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.torch.exporter.exporters import quiet
+from lingeronnx.torch.exporter.exporters import suppress_output
 
 QValue = lo.torch.QuantMode.QValue
 
@@ -191,7 +191,7 @@ def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
     assert got.graph.input[0].name == "image"
     with pytest.raises(ConfigError, match="everything behind it by keyword"):
         torch.onnx.export(net, x)
-    with quiet():
+    with suppress_output():
         torch.onnx.export(nn.Linear(2, 2).eval(), (torch.zeros(1, 2),), tmp_path / "plain.onnx", dynamo=False)
     assert [node.op_type for node in onnx.load(tmp_path / "plain.onnx").graph.node] == ["Gemm"]
 

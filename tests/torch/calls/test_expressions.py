@@ -11,10 +11,10 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.torch.calls.expressions import Expressions, _cones
-from lingeronnx.torch.calls.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
-from lingeronnx.torch.calls.parameter_constants import Parameters
-from lingeronnx.torch.calls.trace import exported
+from lingeronnx.torch.training_api.computed_constants import ComputedConstants, _find_constant_subgraphs
+from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
+from lingeronnx.torch.training_api.parameter_constants import NetParameters
+from lingeronnx.torch.training_api.trace import export_with_folded_norms
 from tests.passes.helpers import graph as parsed
 from tests.torch.calls.test_module_calls import Shared, made, numbers, simulated, trained
 
@@ -118,7 +118,7 @@ def test_trained_and_saved_are_the_same_integers(name, tmp_path):
     again.load_state_dict(torch.load(file, weights_only=True))
     np.testing.assert_array_equal(numbers(again.eval(), x), want)
     one, two = (lo.torch.export(each, x, tmp_path / f"{k}.onnx").graph for k, each in enumerate((net, again)))
-    held = [{n: ir.const(v) for n, v in graph.graph.initializers.items()} for graph in (one, two)]
+    held = [{n: ir.const_value(v) for n, v in graph.graph.initializers.items()} for graph in (one, two)]
     assert all(np.array_equal(held[0][key], held[1][key]) for key in held[0] | held[1])
     np.testing.assert_array_equal(simulated(tmp_path / "0.onnx", x), want)
 
@@ -172,7 +172,7 @@ def test_what_stays_frozen_is_saved_with_its_numbers(tmp_path):
 def test_moved_parameters_are_no_expressions():
     """Parameters that are only moved keep their own names: nothing is computed."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3))
-    made, parameters = exported(net, (torch.randn(1, 3, 6, 6),), {}, "torchscript")
+    made, parameters = export_with_folded_norms(net, (torch.randn(1, 3, 6, 6),), {}, "torchscript")
     assert parameters.computed.tensors({}) == {}
     assert set(made.graph.graph.initializers) >= {name for name, _ in net.named_parameters()}
 
@@ -187,7 +187,7 @@ def test_an_operator_without_gradient_stays():
     for name, array in {"square": np.eye(3, dtype=np.float32), "w": np.ones(4, np.float32)}.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     graph = ir.from_proto(proto)
-    assert Expressions(graph).tensors({}) == {}
+    assert ComputedConstants(graph).tensors({}) == {}
     assert [node.op_type for node in graph.graph] == ["Det", "Mul", "Add"]
 
 
@@ -196,7 +196,7 @@ def test_names_are_those_of_the_net():
     net, _ = initialised("nn.LSTM")
     plain, _ = build("nn.LSTM")
     assert net.state_dict().keys() - {"_extra_state"} == plain.state_dict().keys()
-    assert set(Parameters(plain).in_effect()) == set(dict(plain.named_parameters()))
+    assert set(NetParameters(plain).in_effect()) == set(dict(plain.named_parameters()))
 
 
 class Twofold(nn.Module):
@@ -220,4 +220,4 @@ def test_what_only_moves_elements_is_no_expression():
     """It follows its parameter through the passes by itself: blocks of channels, as any other order of the elements."""
     body = "v = DepthToSpace<blocksize = 2>(w) y = Conv(x, v)"
     graph = parsed(f"g (float[N,2,4,4] x) => (float[N,1,3,3] y) {{ {body} }}", w=np.ones((1, 8, 1, 1), np.float32))
-    assert _cones(graph) == {}
+    assert _find_constant_subgraphs(graph) == {}

@@ -10,9 +10,9 @@ from torch import nn
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.torch.calls.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
 from lingeronnx.torch.checkpoint.parameters import load_checkpoint, state_dict
-from tests.examples import first
+from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
+from tests.case_selection import mark_rest_slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -334,7 +334,12 @@ def test_net_in_integers(platform, fast, tmp_path):
     assert not done.report.float_nodes
     assert done.report.chip_ready or not done.report.is_chip
     nodes = [node for node in done.graph.graph if node.op_type == "LSTMInt"]
-    assert [ir.attr(node, "go_forward") for node in nodes] in ([1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0])
+    assert [ir.get_attr(node, "go_forward") for node in nodes] in (
+        [1, 0, 1, 0],
+        [0, 1, 0, 1],
+        [1, 0, 0, 1],
+        [0, 1, 1, 0],
+    )
     test = rng.standard_normal((16, 24, 8)).astype(np.float32)
     (got,) = done.session().run(None, {"x": test})
     want = array(net(torch.from_numpy(test)))
@@ -342,7 +347,7 @@ def test_net_in_integers(platform, fast, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", first(1, ("generic", "venus")))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, ("generic", "venus")))
 def test_states_go_round(platform, tmp_path):
     """States in and out: integers, and calls in a row are near one run over all steps in torch."""
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ModelError
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 
 QValue, MaxValue = lo.torch.QuantMode.QValue, lo.torch.QuantMode.MaxValue
 
@@ -164,7 +164,7 @@ def test_evaluation_is_the_simulator(done, tmp_path):
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "kind, shape, row",
-    first(
+    mark_rest_slow(
         3,
         (
             (Up, (4, 6, 6), "venus"),

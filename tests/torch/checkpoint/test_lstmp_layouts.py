@@ -14,9 +14,9 @@ from torch import nn
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.torch.calls.lstmp import LSTMP, UBLSTMP, FastUBLSTMP
-from lingeronnx.torch.checkpoint.lstmp_layouts import LAYOUTS, convert, convert_checkpoint
-from tests.examples import examples
+from lingeronnx.torch.checkpoint.lstmp_layouts import LAYOUTS, convert_checkpoint, convert_state_dict
+from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP
+from tests.case_selection import limit_examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -51,28 +51,28 @@ def as_asr(tensor):
 def test_from_plain_and_back(to):
     """Bit for bit, keys in their order; other tensors untouched."""
     state = pair()
-    there = convert(state, to)
+    there = convert_state_dict(state, to)
     assert (there.layout, there.to, there.kept) == ("plain", to, ("fc.weight",))
-    back = convert(there.state, "plain", to)
+    back = convert_state_dict(there.state, "plain", to)
     assert same(back.state, state)
     assert list(back.state) == list(state)
-    assert same(convert(there.state, "plain").state, state)  # found without being told
+    assert same(convert_state_dict(there.state, "plain").state, state)  # found without being told
 
 
-@examples(100)
+@limit_examples(100)
 @given(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.integers(0, 99))
 def test_ways_agree(first, second, third, seed):
     """Whatever layouts a checkpoint has gone through, plain is plain."""
     state = pair(seed=seed)
     for layout in (first, second, third):
-        state = convert(state, layout).state
-    assert same(convert(state, "plain").state, pair(seed=seed))
+        state = convert_state_dict(state, layout).state
+    assert same(convert_state_dict(state, "plain").state, pair(seed=seed))
 
 
 def test_keys_and_gates():
     """The names and the order of gates that each layout has, by hand."""
     state = pair()
-    asr = convert(state, "asr").state
+    asr = convert_state_dict(state, "asr").state
     for end in ("", "2"):
         of = {
             key: state[f"enc.lstmp{end}.{key}"]
@@ -87,12 +87,12 @@ def test_keys_and_gates():
         assert torch.equal(asr[f"enc.lstmp{end}.weight_bias"], as_asr(of["input_linearity.bias"])[None])
         assert torch.equal(asr[f"enc.lstmp{end}.weight_r"], as_asr(of["state_linearity.weight"]))
         assert torch.equal(asr[f"enc.lstmp{end}.weight_p"], of["state_projection.weight"])
-    of_torch = convert(state, "torch").state
+    of_torch = convert_state_dict(state, "torch").state
     reverse = {key.removesuffix("_reverse") for key in of_torch if key.endswith("_reverse")}
     assert reverse == {f"enc.lstmp.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}
     assert not of_torch["enc.lstmp.bias_hh_l0"].any()
     assert torch.equal(of_torch["enc.lstmp.bias_ih_l0_reverse"], state["enc.lstmp2.input_linearity.bias"])
-    assert set(convert(state, "ub").state) == {
+    assert set(convert_state_dict(state, "ub").state) == {
         "fc.weight",
         *(
             f"enc.{side}_lstmp.{key.removeprefix('enc.lstmp.')}"
@@ -107,15 +107,17 @@ def test_torch_modules_compute_the_same():
     """nn.LSTM, bidirectional, its checkpoint in a UBLSTMP, and that one's in a FastUBLSTMP: equal outputs."""
     torch.manual_seed(3)
     reference = nn.LSTM(WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
-    done = convert(state_of(reference), "ub")
+    done = convert_state_dict(state_of(reference), "ub")
     assert done.notes == ("bias_ih and bias_hh are added up: one bias remains",)
     ub, fast = UBLSTMP(WIDTH, P, C), FastUBLSTMP(WIDTH, P, C)
     ub.load_state_dict(done.state)
-    fast.load_state_dict(convert(ub.state_dict(), "torch").state)
+    fast.load_state_dict(convert_state_dict(ub.state_dict(), "torch").state)
     again = nn.LSTM(WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
-    plain = convert(state_of(reference, "rnn."), "plain")
+    plain = convert_state_dict(state_of(reference, "rnn."), "plain")
     assert {key.partition(".")[0] for key in plain.state} == {"rnn", "rnn2"}
-    again.load_state_dict({key.removeprefix("rnn."): t for key, t in convert(plain.state, "torch").state.items()})
+    again.load_state_dict(
+        {key.removeprefix("rnn."): t for key, t in convert_state_dict(plain.state, "torch").state.items()}
+    )
     x = torch.randn(2, 7, WIDTH)
     want = reference(x)[0]
     for module in (ub, fast, again):
@@ -126,11 +128,11 @@ def test_one_direction_and_strangers():
     """A single module stays single; ordinary LSTM and GRU layers are passed on; a missing bias is zero."""
     single = state_of(LSTMP(WIDTH, P, C), "net.")
     others = {**state_of(nn.LSTM(4, 3), "plain."), **state_of(nn.GRU(4, 3), "gru.")}
-    done = convert({**single, **others}, "torch")
+    done = convert_state_dict({**single, **others}, "torch")
     assert done.kept == tuple(others)
     assert done.layers == ("net.weight_hr_l0",)
-    assert same(convert(done.state, "plain").state, {**single, **others})
-    bare = convert(state_of(nn.LSTM(WIDTH, C, proj_size=P, bias=False)), "plain").state
+    assert same(convert_state_dict(done.state, "plain").state, {**single, **others})
+    bare = convert_state_dict(state_of(nn.LSTM(WIDTH, C, proj_size=P, bias=False)), "plain").state
     assert bare.keys() == LSTMP(WIDTH, P, C).state_dict().keys()
     assert not bare["input_linearity.bias"].any()
 
@@ -138,10 +140,12 @@ def test_one_direction_and_strangers():
 def test_layers_of_other_sizes_are_no_pair():
     """`lstmp` and `lstmp2` are two directions only where all sizes agree."""
     state = {**state_of(LSTMP(WIDTH, P, C), "lstmp."), **state_of(LSTMP(P, P, C), "lstmp2.")}
-    done = convert(state, "torch")
+    done = convert_state_dict(state, "torch")
     assert done.layers == ("lstmp.weight_hr_l0", "lstmp2.weight_hr_l0")
     assert not done.notes
-    assert convert(pair(), "torch").notes == ("enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",)
+    assert convert_state_dict(pair(), "torch").notes == (
+        "enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
+    )
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------
@@ -157,35 +161,51 @@ WRONG = (
     ({"a": torch.zeros(2)}, {}, "holds no LSTM with projection in a layout that is known"),
     (state_of(nn.LSTM(4, 3)), {}, "holds no LSTM with projection in a layout that is known"),
     (PLAIN, {"layout": "asr"}, "in layout asr; it is in layout plain"),
-    ({**PLAIN, **convert(PLAIN, "ub").state}, {}, r"more than one layout \(plain: lstmp; ub: forward_lstmp\)"),
+    (
+        {**PLAIN, **convert_state_dict(PLAIN, "ub").state},
+        {},
+        (
+            r"more than one layout \(plain: lstmp; ub: "
+            r"forward_lstmp\)"
+        ),
+    ),
     (without(PLAIN, "lstmp.state_linearity.weight"), {}, "'lstmp' in layout plain lacks lstmp.state_linearity.weight$"),
-    ({**PLAIN, "lstmp.state_linearity.weight": torch.zeros(24, 4)}, {},
-     r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], where the projection is \[3, 6\]"),
+    (
+        {**PLAIN, "lstmp.state_linearity.weight": torch.zeros(24, 4)},
+        {},
+        r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], where the projection is \[3, 6\]",
+    ),
     ({**PLAIN, "lstmp.input_linearity.bias": torch.zeros(1, 24)}, {}, r"b has shape \[1, 24\], not \[24\]"),
     ({**PLAIN, "lstmp.input_linearity.bias": torch.zeros(24, dtype=torch.int8)}, {}, "is int8; weights are floats"),
     ({**PLAIN, "lstmp.state_projection.weight": torch.zeros(3)}, {}, "it is another layout or no LSTM"),
     ({"lstmp.weight_x": torch.zeros(24, 5)}, {}, "lacks lstmp.weight_bias, lstmp.weight_r, lstmp.weight_p"),
-    (state_of(nn.LSTM(5, 6, num_layers=2, proj_size=3), "rnn."), {"to": "asr"},
-     r"'rnn' has several layers \(rnn.weight_hr_l1\)"),
+    (
+        state_of(nn.LSTM(5, 6, num_layers=2, proj_size=3), "rnn."),
+        {"to": "asr"},
+        r"'rnn' has several layers \(rnn.weight_hr_l1\)",
+    ),
     (without(state_of(nn.LSTM(5, 6, proj_size=3)), "bias_hh_l0"), {"to": "asr"}, "lacks bias_hh_l0"),
     (state_of(LSTMP(5, 3, 6), "net."), {"to": "ub"}, "'net' goes in one direction; layout ub has two: 'net2' is not"),
-    ({**PLAIN, "lstmp.weight_hr_l0": torch.zeros(3, 6)}, {"layout": "plain", "to": "torch"},
-     "'lstmp.weight_hr_l0' would be written twice"),
-)  # fmt: skip
+    (
+        {**PLAIN, "lstmp.weight_hr_l0": torch.zeros(3, 6)},
+        {"layout": "plain", "to": "torch"},
+        "'lstmp.weight_hr_l0' would be written twice",
+    ),
+)
 
 
 @pytest.mark.parametrize("state, settings, text", WRONG)
 def test_wrong_layouts(state, settings, text):
     """One line that names the module and what is wrong."""
     with pytest.raises(ModelError, match=text) as error:
-        convert(state, **{"to": "plain", **settings})
+        convert_state_dict(state, **{"to": "plain", **settings})
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("settings, wrong", (({"to": "keras"}, "keras"), ({"to": "asr", "layout": "onnx"}, "onnx")))
 def test_no_such_layout(settings, wrong):
     with pytest.raises(ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; choose "):
-        convert(PLAIN, **settings)
+        convert_state_dict(PLAIN, **settings)
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -213,7 +233,7 @@ def test_command(here):
         "  enc.lstmp.weight_hr_l0_reverse",
         "  note: enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
     ]
-    assert same(torch.load("new.pt", weights_only=True), convert(pair(), "torch").state)
+    assert same(torch.load("new.pt", weights_only=True), convert_state_dict(pair(), "torch").state)
     found = json.loads(run("new.pt", "-o", "back.pt", "--from", "torch", "--to", "plain", "--json").stdout)
     assert (found["from"], found["to"], found["kept"]) == ("torch", "plain", ["fc.weight"])
     assert same(torch.load("back.pt", weights_only=True), pair())
@@ -250,7 +270,7 @@ def test_in_python(here):
 @pytest.mark.slow
 def test_old_checkpoint_to_a_chip(here):
     """A checkpoint in layout asr, in the module, exported and quantized: the story from end to end."""
-    torch.save(convert(pair("lstmp"), "asr").state, "old.pt")
+    torch.save(convert_state_dict(pair("lstmp"), "asr").state, "old.pt")
     convert_checkpoint("old.pt", "new.pt", "ub")
     net = UBLSTMP(WIDTH, P, C)
     state = torch.load("new.pt", weights_only=True)

@@ -14,7 +14,7 @@ from lingeronnx.run.runners import FloatRunner
 from lingeronnx.torch.checkpoint.parameters import (
     is_parameter,
     load_checkpoint,
-    load_into,
+    load_module_checkpoint,
     read_checkpoint,
     save_checkpoint,
     state_dict,
@@ -291,12 +291,12 @@ def test_load_into():
     """The same rules for the module that is exported; shared weights may be there once."""
     model, source = seeded(Tagger), other(Tagger)
     state = {f"module.{k}": v.half() for k, v in source.state_dict().items() if k != "second.weight"}
-    load_into(model, {"state_dict": state})
+    load_module_checkpoint(model, {"state_dict": state})
     assert torch.allclose(model.second.weight, source.second.weight, atol=1e-3)
     assert model.second.weight is model.first.weight
     with pytest.raises(ModelError, match=r"lacks table\.weight"):
-        load_into(model, {k: v for k, v in source.state_dict().items() if k != "table.weight"})
+        load_module_checkpoint(model, {k: v for k, v in source.state_dict().items() if k != "table.weight"})
     with pytest.raises(ModelError, match=r"the model has no more"):
-        load_into(model, {**source.state_dict(), "more": torch.full((1,), 7.5)})
+        load_module_checkpoint(model, {**source.state_dict(), "more": torch.full((1,), 7.5)})
     with pytest.raises(ModelError, match="NaN"):
-        load_into(model, {**source.state_dict(), "first.bias": torch.full((4,), float("nan"))})
+        load_module_checkpoint(model, {**source.state_dict(), "first.bias": torch.full((4,), float("nan"))})

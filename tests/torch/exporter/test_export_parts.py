@@ -13,9 +13,9 @@ from torch import nn
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.torch.checkpoint.recurrent_weights import packed
-from lingeronnx.torch.exporter.constant_sizes import _target, constant_sizes
-from lingeronnx.torch.exporter.signature import resized
+from lingeronnx.torch.checkpoint.recurrent_weights import match_packed_weights
+from lingeronnx.torch.exporter.constant_sizes import _make_reshape_target, fold_constant_sizes
+from lingeronnx.torch.exporter.signature import resize_inputs
 
 # ---- recurrent weights -------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def cell(kind, direction="forward", domain=""):
 @pytest.mark.parametrize("index", (1, 2, 3))
 def test_packing_is_a_bijection(kind, direction, index):
     """unpack(pack(x)) == x, whichever of the names one starts from; every element is there once."""
-    found = packed(
+    found = match_packed_weights(
         cell(kind, direction),
         index,
         f"enc.rnn.{'bias_ih' if index == 3 else 'weight_ih'}_l1".replace(
@@ -52,7 +52,7 @@ def test_packing_is_a_bijection(kind, direction, index):
     back = found.unpack(whole)
     assert back.keys() == arrays.keys()
     assert all(np.array_equal(back[k], arrays[k]) for k in keys)
-    assert all(packed(cell(kind, direction), index, name) == found for name in (*keys, found.name))
+    assert all(match_packed_weights(cell(kind, direction), index, name) == found for name in (*keys, found.name))
     assert found.fits(whole)
     assert not found.fits(whole[0])
     if GATES[kind] > 1 or index == 3:
@@ -71,19 +71,19 @@ def test_packing_is_a_bijection(kind, direction, index):
     ),
 )
 def test_not_packed(node, index, name):
-    assert packed(node, index, name) is None
+    assert match_packed_weights(node, index, name) is None
 
 
 def test_gates_of_lstm():
     """torch i f g o, ONNX i o f c: read off the documentation of both."""
-    found = packed(cell("LSTM"), 1, "weight_ih_l0")
+    found = match_packed_weights(cell("LSTM"), 1, "weight_ih_l0")
     one_per_gate = {"weight_ih_l0": np.array([[1.0], [2.0], [3.0], [4.0]])}
     assert found.pack(one_per_gate).ravel().tolist() == [1, 4, 2, 3]
 
 
 def test_gates_of_gru():
     """torch r z n, ONNX z r h."""
-    found = packed(cell("GRU"), 3, "bias_ih_l0")
+    found = match_packed_weights(cell("GRU"), 3, "bias_ih_l0")
     biases = {"bias_ih_l0": np.array([1.0, 2, 3]), "bias_hh_l0": np.array([4.0, 5, 6])}
     assert found.pack(biases).ravel().tolist() == [2, 1, 3, 5, 4, 6]
 
@@ -102,7 +102,7 @@ def test_a_target_gives_the_sizes_it_was_made_from(fixed, data):
     for batch in batches:
         head = batch * int(np.prod(fixed[:split]))
         wanted.append(np.array([*fixed[split:][:free], head, *fixed[split:][free:]], np.int64))
-    target = _target(wanted, sources)
+    target = _make_reshape_target(wanted, sources)
     assert target is not None
     for source, want in zip(sources, wanted, strict=True):
         dims = [source.shape[i] if d == 0 else int(d) for i, d in enumerate(target)]
@@ -112,8 +112,8 @@ def test_a_target_gives_the_sizes_it_was_made_from(fixed, data):
 def test_no_target_for_two_unknown_sizes():
     """Two sizes that vary, neither of them in its place: -1 can stand for one only."""
     sources = [np.zeros((2, 3, 4)), np.zeros((5, 7, 4))]
-    assert _target([np.array([3, 2, 4]), np.array([7, 5, 4])], sources) is None
-    assert _target([np.array([0, 24]), np.array([0, 140])], sources) is None
+    assert _make_reshape_target([np.array([3, 2, 4]), np.array([7, 5, 4])], sources) is None
+    assert _make_reshape_target([np.array([0, 24]), np.array([0, 140])], sources) is None
 
 
 def graph(text, **arrays):
@@ -137,12 +137,12 @@ def test_a_computed_target(tmp_path):
     model = graph(FLATTEN, zero=np.int64(0), first=np.array([0]), minus=np.array([-1]))
     feeds = [{"x": np.random.default_rng(n).random((n, 2, 3), np.float32)} for n in (1, 2, 4)]
     before = [list(FloatRunner(model, ["y"]).run(feed))[0][1] for feed in feeds]
-    assert constant_sizes(model, feeds) == 1
+    assert fold_constant_sizes(model, feeds) == 1
     assert [node.op_type for node in model.graph] == ["Reshape"]
-    assert ir.const(model.graph.node(0).inputs[1]).tolist() == [0, -1]
+    assert ir.const_value(model.graph.node(0).inputs[1]).tolist() == [0, -1]
     for feed, want in zip(feeds, before, strict=True):
         assert np.array_equal(list(FloatRunner(model, ["y"]).run(feed))[0][1], want)
-    assert constant_sizes(model, feeds) == 0
+    assert fold_constant_sizes(model, feeds) == 0
 
 
 def test_values_are_not_sizes():
@@ -158,7 +158,7 @@ def test_values_are_not_sizes():
         first=np.array([0]),
         one=np.array([1], np.float32),
     )
-    assert constant_sizes(model, [{"x": np.full((n, 4), 4, np.float32)} for n in (1, 2)]) == 0
+    assert fold_constant_sizes(model, [{"x": np.full((n, 4), 4, np.float32)} for n in (1, 2)]) == 0
     assert len(model.graph) == 5
 
 
@@ -171,8 +171,8 @@ def test_a_size_that_varies_stays():
         }"""
     )
     feeds = [{"x": np.zeros((n, 4), np.float32), "z": np.zeros((1, 4), np.float32)} for n in (2, 3)]
-    assert constant_sizes(model, feeds) == 0
-    assert constant_sizes(model, feeds[:1]) == 1  # one run: nothing is dynamic
+    assert fold_constant_sizes(model, feeds) == 0
+    assert fold_constant_sizes(model, feeds[:1]) == 1  # one run: nothing is dynamic
 
 
 # ---- inputs ------------------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ def test_a_size_that_varies_stays():
 def test_resized(old, new):
     """Rows come in turn: the first ones are those that were there."""
     tensor = torch.arange(old * 3.0).reshape(old, 3)
-    found = resized({"x": tensor}, {"x": {0: "N"}}, {"N": new})[0]
+    found = resize_inputs({"x": tensor}, {"x": {0: "N"}}, {"N": new})[0]
     assert found.shape == (new, 3)
     assert torch.equal(found[: min(old, new)], tensor[: min(old, new)])
 
 
 def test_resized_needs_a_row():
     with pytest.raises(DataError, match="size 0 on axis 0"):
-        resized({"x": torch.zeros(0, 3)}, {"x": {0: "N"}}, {"N": 2})
+        resize_inputs({"x": torch.zeros(0, 3)}, {"x": {0: "N"}}, {"N": 2})
 
 
 def test_inputs_made_up_are_valid_indices():

@@ -13,9 +13,9 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.torch.checkpoint.parameters import state_dict
-from lingeronnx.torch.exporter.exporters import _called, _module_path
+from lingeronnx.torch.exporter.exporters import _get_scope_name, _module_path
 from tests.artefacts import folder_of
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.torch.models import (
     CNN_NODES,
     Attention,
@@ -207,7 +207,7 @@ def test_tensors_with_two_roles(exporter, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "opset, exporter", first(3, ((9, "torchscript"), (13, "torchscript"), (20, "dynamo"), (18, "dynamo")))
+    "opset, exporter", mark_rest_slow(3, ((9, "torchscript"), (13, "torchscript"), (20, "dynamo"), (18, "dynamo")))
 )
 def test_opset(opset, exporter, out):
     """The exporter follows from the opset, unless one is named."""
@@ -438,7 +438,7 @@ def test_the_same_bytes_again(exporter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "exporter, operator", first(1, (("torchscript", "aten::special_bessel_j0"), ("dynamo", "bessel_j0")))
+    "exporter, operator", mark_rest_slow(1, (("torchscript", "aten::special_bessel_j0"), ("dynamo", "bessel_j0")))
 )
 def test_operator_without_onnx_form(exporter, operator, out):
     """Named with the path of its module, and with the other exporter as a way out."""
@@ -547,7 +547,7 @@ def test_module_path(scope, path):
 
 
 def test_called():
-    assert [_called(path) for path in ("a.b", "a.b.0.1", "0.1")] == ["b", "b.0.1", "0.1"]
+    assert [_get_scope_name(path) for path in ("a.b", "a.b.0.1", "0.1")] == ["b", "b.0.1", "0.1"]
 
 
 # ---- quantization of what was exported ---------------------------------------------------------------------------

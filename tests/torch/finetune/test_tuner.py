@@ -8,18 +8,18 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.flow import plan_for, prepare
+from lingeronnx.flow import plan_model, prepare_model
 from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
-from lingeronnx.tuning import with_weights
+from lingeronnx.tuning import replace_initializers
 from tests import nets
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
 from lingeronnx.torch.finetune import Recipe, Tuner  # noqa: E402
 from lingeronnx.torch.finetune import tuner as training  # noqa: E402
 from lingeronnx.torch.finetune.samples import Samples  # noqa: E402
+from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
 
 QUICK = {"method": "both", "epochs": 2, "block_epochs": 1, "batch_size": 8, "lr": 3e-3}
 
@@ -49,16 +49,16 @@ def test_training_brings_coarse_weights_nearer_to_the_float_model(platform, mode
 def test_the_integer_graph_computes_what_the_bridge_computed():
     """Results are lowered anew from weights and plan: nothing is lost on the way."""
     feeds = samples(16, shape=(4, 12, 12))
-    ready = plan_for(prepare(nets.residual(), feeds, None, {"platform": "venus"}))
-    bridge = Bridge(ready.graph, ready.plan, ready.target, feeds)
+    ready = plan_model(prepare_model(nets.residual(), feeds, None, {"platform": "venus"}))
+    bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
     Tuner(bridge, ready.graph, Samples(ready.data), Recipe(**QUICK)).run()
-    exact = bridge.parts.on(with_weights(ready.graph, bridge.weights()))
+    exact = bridge.parts.on(replace_initializers(ready.graph, bridge.weights()))
     integers = lower(exact, bridge.plan, ready.target).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)
     assert bridge.plan != ready.plan or any(
-        not np.array_equal(array, ir.const(ready.graph.graph.initializers[name]))
+        not np.array_equal(array, ir.const_value(ready.graph.graph.initializers[name]))
         for name, array in bridge.weights().items()
     )
 
@@ -86,8 +86,8 @@ def test_what_a_softmax_reads_is_what_it_learns():
         net = nets.Net(2, 5, 5, seed=8)
         scores = net.linear(net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3)))), (27, 4), out="z")
         model = net.graph(scores if ends == "z" else net.node("Softmax", scores, out="y"))
-        ready = plan_for(prepare(model, feeds, None, {"platform": "venus", "calibrator": "max"}))
-        bridge = Bridge(ready.graph, ready.plan, ready.target, feeds)
+        ready = plan_model(prepare_model(model, feeds, None, {"platform": "venus", "calibrator": "max"}))
+        bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
         history = Tuner(bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)).run()
         learned.append((list(bridge.weights().values()), [line.loss for line in history]))
     (plain, losses), (behind, same) = learned
@@ -105,8 +105,15 @@ def test_the_same_seed_gives_the_same_bytes():
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch):
-    settings = {"platform": "generic", "mode": "max-value", "weight_bits": 4, "epochs": 4, "block_epochs": 2,
-                "batch_size": 8, "method": "both"}  # fmt: skip
+    settings = {
+        "platform": "generic",
+        "mode": "max-value",
+        "weight_bits": 4,
+        "epochs": 4,
+        "block_epochs": 2,
+        "batch_size": 8,
+        "method": "both",
+    }
     whole = lo.finetune(nets.plain(), samples(), **settings)
     path = tmp_path / "state.pt"
 
@@ -150,7 +157,7 @@ def test_limits_hold_for_all_layers_for_one_and_not_for_others():
     model = nets.plain()
     convs = [node for node in model.graph if node.op_type == "Conv"]
     first, second = (str(node.name) for node in convs)
-    top = max(np.abs(ir.const(convs[0].inputs[1])).max(), 0.5)
+    top = max(np.abs(ir.const_value(convs[0].inputs[1])).max(), 0.5)
     done = lo.finetune(
         model,
         samples(),
@@ -163,8 +170,8 @@ def test_limits_hold_for_all_layers_for_one_and_not_for_others():
 
     def largest(node):
         found = next(n for n in done.graph.graph if n.name == node)
-        weight = ir.const(found.inputs[1])
-        return np.abs(weight).max() / ir.attr(found, "scale_w")
+        weight = ir.const_value(found.inputs[1])
+        return np.abs(weight).max() / ir.get_attr(found, "scale_w")
 
     assert largest(first) <= 0.1 * top * 1.01
     assert largest(second) > 0.3 * top
@@ -180,7 +187,7 @@ def test_frozen_layers_keep_their_weights():
     for node in done.graph.graph:
         other = next((n for n in plain.graph.graph if n.name == node.name), None)
         if node.op_type in ("Conv2dInt", "LinearInt") and other is not None:
-            same[str(node.name)] = np.array_equal(ir.const(node.inputs[1]), ir.const(other.inputs[1]))
+            same[str(node.name)] = np.array_equal(ir.const_value(node.inputs[1]), ir.const_value(other.inputs[1]))
     assert same.pop(first)
     assert not all(same.values())
 
@@ -226,9 +233,27 @@ def test_labels_train_a_classifier():
 def test_the_command_writes_what_it_says(tmp_path):
     ir.save(nets.plain(), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", **samples())
-    args = ["finetune", tmp_path / "net.onnx", "--train", tmp_path / "data.npz", "--eval", tmp_path / "data.npz",
-            "-o", tmp_path / "out.onnx", "--epochs", "2", "--block-epochs", "1", "--save-plan", tmp_path / "plan.json",
-            "--checkpoint", tmp_path / "state.pt", "--clamp", "type:Conv=weight:4,output:8", "--json"]  # fmt: skip
+    args = [
+        "finetune",
+        tmp_path / "net.onnx",
+        "--train",
+        tmp_path / "data.npz",
+        "--eval",
+        tmp_path / "data.npz",
+        "-o",
+        tmp_path / "out.onnx",
+        "--epochs",
+        "2",
+        "--block-epochs",
+        "1",
+        "--save-plan",
+        tmp_path / "plan.json",
+        "--checkpoint",
+        tmp_path / "state.pt",
+        "--clamp",
+        "type:Conv=weight:4,output:8",
+        "--json",
+    ]
     result = CliRunner().invoke(cli.main, [str(a) for a in args])
     assert result.exit_code == 0, result.output
     body = json.loads(result.stdout)
@@ -249,8 +274,19 @@ def test_the_command_takes_zero_and_no_for_an_answer(tmp_path, monkeypatch):
 
     monkeypatch.setattr("lingeronnx.api.finetune", take)
     np.savez(tmp_path / "data.npz", **samples(2))
-    args = ["finetune", tmp_path / "net.onnx", "--train", tmp_path / "data.npz", "-o", tmp_path / "out.onnx",
-            "--epochs", "0", "--lr", "0", "--no-fit"]  # fmt: skip
+    args = [
+        "finetune",
+        tmp_path / "net.onnx",
+        "--train",
+        tmp_path / "data.npz",
+        "-o",
+        tmp_path / "out.onnx",
+        "--epochs",
+        "0",
+        "--lr",
+        "0",
+        "--no-fit",
+    ]
     assert CliRunner().invoke(cli.main, [str(a) for a in args]).exit_code == 1
     assert (seen["epochs"], seen["lr"], seen["fit"]) == (0, 0.0, False)
 
@@ -279,11 +315,11 @@ def normalised_net():
 
 def test_batch_normalisation_can_be_estimated_anew():
     from lingeronnx.run.data import Data
-    from lingeronnx.run.runners import FloatRunner, input_specs
-    from lingeronnx.tuning import reestimate
+    from lingeronnx.run.runners import FloatRunner, get_input_specs
+    from lingeronnx.tuning import reestimate_batch_norm
 
     model, feeds = normalised_net(), samples(64, shape=(3, 8, 8))
-    reestimate(model, Data([feeds], input_specs(model)))
+    reestimate_batch_norm(model, Data([feeds], get_input_specs(model)))
     norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
     ((_, array, _),) = FloatRunner(model, [norm.outputs[0].name]).run(feeds)
     assert np.abs(array.mean(axis=(0, 2, 3))).max() < 1e-4

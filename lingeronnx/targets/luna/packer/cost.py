@@ -7,16 +7,16 @@ import math
 from ....formats import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
 from ...verdict import GraphCost, LayerCost
 from .memory.plan import MemoryPlan
-from .net import Net, NetStep
 from .options import PSRAM
+from .packer_graph import PackerGraph, PackerStep
 
-__all__ = ["cost_of"]
+__all__ = ["compute_graph_cost"]
 
 
-def cost_of(net: Net, memory: MemoryPlan, external: int) -> GraphCost:
+def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external: int) -> GraphCost:
     """Return what the prepared graph costs under its plan; external : bytes of the memory outside."""
     counted: set[str] = set()
-    layers = [_layer(net, memory, step, counted) for step in net.steps]
+    layers = [_compute_layer_cost(net, memory, step, counted) for step in net.steps]
     macs: dict[str, int] = {}
     for layer in layers:
         if layer.macs:
@@ -38,16 +38,18 @@ def cost_of(net: Net, memory: MemoryPlan, external: int) -> GraphCost:
     )
 
 
-_PARTIAL = ("Slice", "Gather")
+_PARTIAL_READ_OPERATORS = ("Slice", "Gather")
 
 
-def _layer(net: Net, memory: MemoryPlan, step: NetStep, counted: set[str]) -> LayerCost:
+def _compute_layer_cost(net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted: set[str]) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
     own = net.constants(step)
     weights = sum(memory.stored[t.name] for t in own if t.name not in counted)
     counted |= {t.name for t in own}
     outputs = [net.tensors[n] for n in step.outputs]
-    most = sum(t.bytes for t in outputs) if step.op in _PARTIAL else None  # of its input it reads what it writes
+    most = (
+        sum(t.bytes for t in outputs) if step.op in _PARTIAL_READ_OPERATORS else None
+    )  # of its input it reads what it writes
     touched = {t.name: t.bytes if most is None else min(t.bytes, most) for t in net.data(step)}
     touched |= {t.name: t.bytes for t in outputs}
     outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
@@ -55,8 +57,8 @@ def _layer(net: Net, memory: MemoryPlan, step: NetStep, counted: set[str]) -> La
     return LayerCost(
         node=step.origin or step.name,
         op_type=step.op,
-        macs=_macs(net, step),
-        width=_width(net, step),
+        macs=_count_macs(net, step),
+        width=_format_mac_width(net, step),
         weights=weights,
         activations=sum(touched.values()),
         work_area=memory.areas.get(step.name, 0),
@@ -64,7 +66,7 @@ def _layer(net: Net, memory: MemoryPlan, step: NetStep, counted: set[str]) -> La
     )
 
 
-def _macs(net: Net, step: NetStep) -> int:
+def _count_macs(net: PackerGraph, step: PackerStep) -> int:
     """Return the multiply-accumulates of a step."""
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
@@ -80,9 +82,9 @@ def _macs(net: Net, step: NetStep) -> int:
     return 0
 
 
-def _width(net: Net, step: NetStep) -> str:
+def _format_mac_width(net: PackerGraph, step: PackerStep) -> str:
     """Return the widths of what is multiplied, such as 8x8."""
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
     if len(widths) > 1 and net.tensors[step.inputs[1]].constant:
         widths[1] = min(widths[1], step.weight_bits)
-    return "x".join(map(str, widths)) if _macs(net, step) else ""
+    return "x".join(map(str, widths)) if _count_macs(net, step) else ""

@@ -5,24 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ....errors import ConfigError, words_of
+from ....errors import ConfigError, split_words
 from ...verdict import VerdictFinding
 
-__all__ = ["FLASH", "PSRAM", "SHARE", "Options", "parse"]
+__all__ = ["FLASH", "PSRAM", "SHARE", "PackerOptions", "parse_packer_arguments"]
 
 SHARE, PSRAM, FLASH = "share-mem", "psram", "flash"
 
-#: Option -> field of `Options`, or None for what does not change the plan.
-_KNOWN = {
-    "-p": "platform", "--platform": "platform", "-m": "memory", "--memory": "memory", "-r": "limit",
-    "--ramsize": "limit", "-c": "constants", "-d": None, "--dump": None, "-g": None, "--graph_path": None, "-o": None,
-    "--output": None, "--threshold1": "threshold1", "--threshold2": "threshold2", "--threshold3": "threshold3",
-    "--threshold4": "threshold4", "--dma_prefetch": "prefetch", "--psramsize": None, "--strategy": None,
-}  # fmt: skip
+#: Option -> field of `PackerOptions`, or None for what does not change the plan.
+_OPTION_FIELDS = {
+    "-p": "platform",
+    "--platform": "platform",
+    "-m": "memory",
+    "--memory": "memory",
+    "-r": "limit",
+    "--ramsize": "limit",
+    "-c": "constants",
+    "-d": None,
+    "--dump": None,
+    "-g": None,
+    "--graph_path": None,
+    "-o": None,
+    "--output": None,
+    "--threshold1": "threshold1",
+    "--threshold2": "threshold2",
+    "--threshold3": "threshold3",
+    "--threshold4": "threshold4",
+    "--dma_prefetch": "prefetch",
+    "--psramsize": None,
+    "--strategy": None,
+}
 
 
 @dataclass(frozen=True)
-class Options:
+class PackerOptions:
     """What was asked for; sizes in bytes.
 
     thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that go to PSRAM
@@ -41,55 +57,55 @@ class Options:
     problems: tuple[VerdictFinding, ...] = ()
 
 
-def parse(args: str | Iterable[str]) -> Options:
+def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
     """Read the packer's arguments: words, or one line for a shell; ConfigError for an option it does not have."""
-    words = words_of(args) if isinstance(args, str) else [str(a) for a in args]
+    words = split_words(args) if isinstance(args, str) else [str(a) for a in args]
     values: dict[str, str] = {}
     position = 0
     while position < len(words):
         word, _, value = (
             words[position].partition("=") if words[position].startswith("--") else (words[position], "", "")
         )
-        if word not in _KNOWN:
+        if word not in _OPTION_FIELDS:
             if position == 0 and not word.startswith("-"):  # the program's own name
                 position += 1
                 continue
-            raise ConfigError(f"unknown packer argument '{word}'; known: {', '.join(sorted(_KNOWN))}")
+            raise ConfigError(f"unknown packer argument '{word}'; known: {', '.join(sorted(_OPTION_FIELDS))}")
         if not value:
             position += 1
             if position >= len(words):
                 raise ConfigError(f"the packer's argument {word} has no value; write one behind it")
             value = words[position]
-        if _KNOWN[word]:
-            values[str(_KNOWN[word])] = value
+        if _OPTION_FIELDS[word]:
+            values[str(_OPTION_FIELDS[word])] = value
         position += 1
-    return _options(values)
+    return _make_options(values)
 
 
-def _options(values: dict[str, str]) -> Options:
-    places, problems = _places(values.get("memory", ""))
-    thresholds = [_number(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
+def _make_options(values: dict[str, str]) -> PackerOptions:
+    places, problems = _parse_placements(values.get("memory", ""))
+    thresholds = [_parse_bytes(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
     limit = values.get("limit")
-    return Options(
+    return PackerOptions(
         platform=values.get("platform"),
         thresholds=(thresholds[0], thresholds[1], thresholds[2], thresholds[3]),
         prefetch=values.get("prefetch", "True").lower() not in ("false", "0", "no"),
         places={name: place for name, place in places.items() if name != "params"},
         parameters=places.get("params", PSRAM),
-        sizes=_sizes(values.get("constants", "")),
-        limit=None if limit is None else _number("-r", limit),
+        sizes=_parse_symbol_sizes(values.get("constants", "")),
+        limit=None if limit is None else _parse_bytes("-r", limit),
         problems=tuple(problems),
     )
 
 
-def _number(option: str, text: str) -> int:
+def _parse_bytes(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ConfigError(f"the packer's argument {option} is '{text}'; it is a number of bytes") from None
 
 
-def _places(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
+def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
     """Split ``a:place,b:place``; what does not split so, the packer refuses."""
     places: dict[str, str] = {}
     problems: list[VerdictFinding] = []
@@ -103,10 +119,10 @@ def _places(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
     return places, problems
 
 
-def _sizes(text: str) -> dict[str, int]:
+def _parse_symbol_sizes(text: str) -> dict[str, int]:
     """Read ``N=1`` or ``N=1:1:1``, several separated by commas."""
     sizes: dict[str, int] = {}
     for entry in text.split(",") if text else []:
         name, _, value = entry.partition("=")
-        sizes[name] = _number("-c", value.split(":")[0])
+        sizes[name] = _parse_bytes("-c", value.split(":")[0])
     return sizes

@@ -7,28 +7,30 @@ from dataclasses import dataclass
 
 from ....formats import LSTM
 from ... import Target
-from ...latency import Latency, LayerTime, UnpricedWork
-from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
-from ..packer.net import Net, NetStep, NetTensor
-from ..packer.options import PSRAM, SHARE, Options
-from ..prices import Prices
-from .kernels import CallCost, KernelCall, cost, family
-from .timeline import slots
-from .work import Node, NodeWork, Operand, work_of
+from ...latency import Latency, LayerLatency, UnmodeledWork
+from ..kernel_costs import KernelCosts
+from ..packer.memory.plan import IN_PLACE_OPERATORS, PREFETCHING_OPERATORS, MemoryPlan
+from ..packer.options import PSRAM, SHARE, PackerOptions
+from ..packer.packer_graph import PackerGraph, PackerStep, PackerTensor
+from .kernel_calls import NodeKernelCalls, Operand, TimingNode, list_kernel_calls
+from .kernels import CallCost, KernelCall, estimate_call_cost, get_kernel_family
+from .timeline import schedule_layers
 
-__all__ = ["latency", "spent", "upper_end"]
+__all__ = ["estimate_latency", "estimate_max_cycles", "sum_cycles_by_family"]
 
 #: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
-_SLOWEST = 64 / 57
+_SLOW_READ_FACTOR = 64 / 57
 
 
-def latency(net: Net, memory: MemoryPlan, options: Options, target: Target, prices: Prices) -> Latency:
+def estimate_latency(
+    net: PackerGraph, memory: MemoryPlan, options: PackerOptions, target: Target, prices: KernelCosts
+) -> Latency:
     """Return how long the prepared graph `net` takes under its memory plan, packed with `options`, at these prices."""
-    sums = [_Sum.of(net, step, options, memory, prices) for step in net.steps]
-    transfers = [_transfer(net, step, options, memory, prices) for step in net.steps]
-    placed = slots([done.cycles + done.moved for done in sums], transfers)
+    sums = [_StepCycles.of(net, step, options, memory, prices) for step in net.steps]
+    transfers = [_estimate_prefetch_cycles(net, step, options, memory, prices) for step in net.steps]
+    placed = schedule_layers([done.cycles + done.moved for done in sums], transfers)
     layers = [
-        LayerTime(
+        LayerLatency(
             name=step.name,
             operator=step.op,
             cycles=done.cycles,
@@ -50,7 +52,7 @@ def latency(net: Net, memory: MemoryPlan, options: Options, target: Target, pric
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _StepCycles:
     """What a node costs in cycles, the ends of that, and what has no price.
 
     overhead : of the cycles, what passes before the first element of a call. calls : of kernels. moved : cycles of
@@ -63,69 +65,71 @@ class _Sum:
     overhead: float
     calls: int
     moved: float
-    rest: tuple[UnpricedWork, ...]
+    rest: tuple[UnmodeledWork, ...]
 
     @classmethod
-    def of(cls, net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> _Sum:
+    def of(
+        cls, net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan, prices: KernelCosts
+    ) -> _StepCycles:
         """Add up what a node calls."""
-        work = work_of(_node(net, step, options))
+        work = list_kernel_calls(_to_timing_node(net, step, options))
         whole, overhead, slowest, calls = prices.node, prices.node, prices.node, 0
         rest = []
         for call in work.calls:
-            one = cost(call, prices)
+            one = estimate_call_cost(call, prices)
             if one is None:
-                rest.append(UnpricedWork(step.name, f"{call.kernel} of {_text(call)}", 0))
+                rest.append(UnmodeledWork(step.name, f"{call.kernel} of {_format_arguments(call)}", 0))
                 continue
             done = call.times * sum(one)
             whole, overhead, calls = whole + done, overhead + call.times * one.start, calls + call.times
-            slowest += done * (1.0 if call.kernel in prices.copies else _SLOWEST)
+            slowest += done * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
         low, high = whole, slowest
         if prices.spread is not None:
             low, high = whole / (1 + prices.spread), whole * (1 + prices.spread)
-        bounded, unbounded = _unpriced(step.name, work, prices)
-        moved = sum(sum(cost(call, prices) or ()) for call in _moves(net, step, memory))
-        rest += [*unbounded, *_read_in_place(net, step, options, memory)]
+        bounded, unbounded = _bound_unmodeled_work(step.name, work, prices)
+        moved = sum(sum(estimate_call_cost(call, prices) or ()) for call in _list_psram_copies(net, step, memory))
+        rest += [*unbounded, *_list_in_place_constants(net, step, options, memory)]
         return cls(whole, low, high + bounded, overhead, calls, moved, tuple(rest))
 
 
-def upper_end(node: Node, prices: Prices) -> float:
+def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
     """Return the upper end of the cycles of a node whose data lie in shared memory; infinite where it has no bound."""
-    work = work_of(node)
-    costs = [(call, cost(call, prices)) for call in work.calls]
-    bounded, rest = _unpriced("", work, prices)
+    work = list_kernel_calls(node)
+    costs = [(call, estimate_call_cost(call, prices)) for call in work.calls]
+    bounded, rest = _bound_unmodeled_work("", work, prices)
     if any(one is None for _, one in costs) or any(left.bound is None for left in rest):
         return math.inf
     return bounded + sum(
-        call.times * sum(one) * (1.0 if call.kernel in prices.copies else _SLOWEST)
+        call.times * sum(one) * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
         for call, one in costs
         if one is not None
     )
 
 
-def _unpriced(name: str, work: NodeWork, prices: Prices) -> tuple[float, list[UnpricedWork]]:
+def _bound_unmodeled_work(name: str, work: NodeKernelCalls, prices: KernelCosts) -> tuple[float, list[UnmodeledWork]]:
     """Return what the work without a price takes at most, as far as that is known, and the work."""
     most, rest = 0.0, []
     for left in work.unpriced:
-        costs = [(call.times, cost(call, prices)) for call in left.bound]
+        costs = [(call.times, estimate_call_cost(call, prices)) for call in left.bound]
         known = [times * sum(one) for times, one in costs if one is not None]
         bound = sum(known) if known and len(known) == len(costs) else None
         most += bound or 0.0
-        rest.append(UnpricedWork(name, left.what, left.bytes, bound))
+        rest.append(UnmodeledWork(name, left.what, left.bytes, bound))
     return most, rest
 
 
-def _operand(tensor: NetTensor) -> Operand:
+def _to_operand(tensor: PackerTensor) -> Operand:
     return Operand(tensor.shape, tensor.width * 8, tensor.scale)
 
 
-def _node(net: Net, step: NetStep, options: Options) -> Node:
+def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) -> TimingNode:
     """Return a step as what calls kernels."""
-    inputs = [_operand(net.tensors[name]) for name in step.inputs]
-    outputs = [_operand(net.tensors[name]) for name in step.outputs]
-    return Node(step.op, step.attributes, inputs, outputs, _cut_axis(step, inputs, outputs), options.prefetch)
+    inputs = [_to_operand(net.tensors[name]) for name in step.inputs]
+    outputs = [_to_operand(net.tensors[name]) for name in step.outputs]
+    return TimingNode(step.op, step.attributes, inputs, outputs, _cut_axis(step, inputs, outputs), options.prefetch)
 
 
-def _cut_axis(step: NetStep, inputs: list[Operand], outputs: list[Operand]) -> int | None:
+def _cut_axis(step: PackerStep, inputs: list[Operand], outputs: list[Operand]) -> int | None:
     """Return the last axis of which a Slice leaves something out; None for other operators."""
     if step.op != "Slice":
         return None
@@ -133,9 +137,9 @@ def _cut_axis(step: NetStep, inputs: list[Operand], outputs: list[Operand]) -> i
     return max((i for i, (before, after) in enumerate(pairs) if before != after), default=0)
 
 
-def _moves(net: Net, step: NetStep, memory: MemoryPlan) -> list[KernelCall]:
+def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -> list[KernelCall]:
     """Return the copies of a node whose data lie in external memory; none for what only gets other names."""
-    if step.op in IN_PLACE:
+    if step.op in IN_PLACE_OPERATORS:
         return []
     spots = memory.spots
     read = {t.name: t.bytes for t in net.data(step) if t.name in spots and spots[t.name].place == PSRAM}
@@ -144,42 +148,48 @@ def _moves(net: Net, step: NetStep, memory: MemoryPlan) -> list[KernelCall]:
     return copied + [KernelCall("share_to_psram", {"n": size}) for size in written.values()]
 
 
-def spent(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> dict[str, CallCost] | None:
+def sum_cycles_by_family(
+    net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan, prices: KernelCosts
+) -> dict[str, CallCost] | None:
     """Return the cycles of a node by family of kernels, its copies included; None where some of it has no price."""
-    work, total = work_of(_node(net, step, options)), dict[str, CallCost]()
-    if work.unpriced or _read_in_place(net, step, options, memory):
+    work, total = list_kernel_calls(_to_timing_node(net, step, options)), dict[str, CallCost]()
+    if work.unpriced or _list_in_place_constants(net, step, options, memory):
         return None
-    for call in [*work.calls, *_moves(net, step, memory)]:
-        one = cost(call, prices)
+    for call in [*work.calls, *_list_psram_copies(net, step, memory)]:
+        one = estimate_call_cost(call, prices)
         if one is None:
             return None
-        start, rest = total.get(family(call.kernel), CallCost(0.0, 0.0))
-        total[family(call.kernel)] = CallCost(start + call.times * one.start, rest + call.times * one.rest)
+        start, rest = total.get(get_kernel_family(call.kernel), CallCost(0.0, 0.0))
+        total[get_kernel_family(call.kernel)] = CallCost(start + call.times * one.start, rest + call.times * one.rest)
     return total
 
 
-def _text(call: KernelCall) -> str:
+def _format_arguments(call: KernelCall) -> str:
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
 
 
-def _fetched(step: NetStep, options: Options) -> bool:
+def _is_prefetched(step: PackerStep, options: PackerOptions) -> bool:
     """Whether the DMA brings the constants of a node before it begins."""
-    return step.op in PREFETCHED and options.prefetch and options.parameters == PSRAM
+    return step.op in PREFETCHING_OPERATORS and options.prefetch and options.parameters == PSRAM
 
 
-def _transfer(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> float:
+def _estimate_prefetch_cycles(
+    net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan, prices: KernelCosts
+) -> float:
     """Return the cycles of the DMA that brings a node's constants; 0 where it reads them in place."""
-    size = sum(memory.stored[tensor.name] for tensor in net.constants(step)) if _fetched(step, options) else 0
+    size = sum(memory.stored[tensor.name] for tensor in net.constants(step)) if _is_prefetched(step, options) else 0
     return prices.copies["psram_to_share"].cycles(size) if size else 0.0
 
 
-def _read_in_place(net: Net, step: NetStep, options: Options, memory: MemoryPlan) -> list[UnpricedWork]:
+def _list_in_place_constants(
+    net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan
+) -> list[UnmodeledWork]:
     """Return the constants that a kernel reads where they lie outside shared memory, at a price that nothing tells."""
-    if options.parameters == SHARE or _fetched(step, options) or step.op in _COPIES_ITS_OWN:
+    if options.parameters == SHARE or _is_prefetched(step, options) or step.op in _SELF_COPYING_OPERATORS:
         return []
     size = sum(memory.stored[tensor.name] for tensor in net.constants(step))
-    return [UnpricedWork(step.name, "constants read in external memory", size)] if size else []
+    return [UnmodeledWork(step.name, "constants read in external memory", size)] if size else []
 
 
 #: What copies its constants to shared memory itself where the DMA does not, which is among its calls.
-_COPIES_ITS_OWN = (LSTM.name,)
+_SELF_COPYING_OPERATORS = (LSTM.name,)

@@ -16,18 +16,23 @@ from statistics import median
 from ....errors import ConfigError
 from ... import Target
 from ...board_profile import BoardLayer, BoardProfile
-from ..packer.judge import Judged
-from ..prices import ARCS
-from . import spent
-from .board_fit import MeasuredNode, fitted
+from ..kernel_costs import ARCS
+from ..packer.evaluation import DetailedVerdict
+from . import sum_cycles_by_family
+from .calibration_fit import MeasuredNode, fit_calibration
 from .kernels import CallCost
 
-__all__ = ["ProfileLine", "profile", "profile_lines"]
+__all__ = ["ProfileLine", "analyze_board_log", "parse_profile_lines"]
 
 _LINE = re.compile(r"\b([A-Za-z]\w{0,63}) *\| *(\d{1,15}) *\| *\(([\d, ]{0,99})\) *\| *\(([\d, ]{0,99})\)")
 #: Names of the log that are not the graph's, in small letters -> the graph's.
-_OTHER = {"meanpool2dint": "avgpool2dint", "batchnormint": "batchnorm2dint", "glu": "gluint", "gru": "gruint"}
-_LEAST = 0.5  # of the layers of a graph that a log has lines of
+_LOG_NAME_ALIASES = {
+    "meanpool2dint": "avgpool2dint",
+    "batchnormint": "batchnorm2dint",
+    "glu": "gluint",
+    "gru": "gruint",
+}
+_MIN_LAYER_COVERAGE = 0.5  # of the layers of a graph that a log has lines of
 _BASE = "arcs"
 
 
@@ -43,7 +48,7 @@ class ProfileLine:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _LoggedStep:
     """A node of a graph, as a log may name it. work : its cycles by family; None where some have no price."""
 
     name: str
@@ -54,16 +59,16 @@ class _Step:
 
     def fits(self, line: ProfileLine) -> bool:
         """Whether a line may be of this node."""
-        same = _known(self.operator) == _known(line.name)
+        same = _normalize_operator_name(self.operator) == _normalize_operator_name(line.name)
         return same and (self.inputs, self.outputs) == (line.inputs, line.outputs)
 
 
-def _known(name: str) -> str:
+def _normalize_operator_name(name: str) -> str:
     small = name.lower()
-    return _OTHER.get(small, small)
+    return _LOG_NAME_ALIASES.get(small, small)
 
 
-def profile_lines(text: str) -> Iterator[ProfileLine]:
+def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
     """Yield the profile lines of a log; others are passed over."""
     for number, line in enumerate(text.splitlines(), 1):
         found = _LINE.search(line[:1000])
@@ -76,15 +81,17 @@ def _elements(shape: str) -> int:
     return math.prod(int(size) for size in shape.replace(",", " ").split())
 
 
-def profile(graphs: Sequence[Judged], target: Target, text: str, clock: float | None) -> BoardProfile:
+def analyze_board_log(
+    graphs: Sequence[DetailedVerdict], target: Target, text: str, clock: float | None
+) -> BoardProfile:
     """Return the log beside the graphs, which run one after the other, and the prices it gives.
 
     ConfigError for a graph that does not pack, and for a log that is not of these graphs.
     """
-    steps = [step for judged in graphs for step in _steps(judged)]
-    taken, runs = _joined(steps, list(profile_lines(text)))
+    steps = [step for judged in graphs for step in _iterate_steps(judged)]
+    taken, runs = _match_lines(steps, list(parse_profile_lines(text)))
     seen = [(step, median(cycles)) for step, cycles in zip(steps, taken, strict=True) if cycles]
-    if len(seen) < _LEAST * len(steps):
+    if len(seen) < _MIN_LAYER_COVERAGE * len(steps):
         raise ConfigError(
             f"the log has lines of {len(seen)} of the model's {len(steps)} layers; at least half are needed: is it the "
             "log of another model, or of other packer arguments?"
@@ -92,7 +99,7 @@ def profile(graphs: Sequence[Judged], target: Target, text: str, clock: float | 
     work = [MeasuredNode(measured, step.work) for step, measured in seen if step.work is not None and measured > 0]
     if not work:
         raise ConfigError("no layer that the log has a line of has a price: there is nothing to compare")
-    row = fitted(work, target.name, _BASE, runs, clock)
+    row = fit_calibration(work, target.name, _BASE, runs, clock)
     layers = []
     for step, measured in seen:
         model = None if step.work is None else sum(sum(one) for one in step.work.values())
@@ -102,18 +109,18 @@ def profile(graphs: Sequence[Judged], target: Target, text: str, clock: float | 
     return BoardProfile(target.name, _BASE, runs, layers, missing, row)
 
 
-def _steps(judged: Judged) -> Iterator[_Step]:
+def _iterate_steps(judged: DetailedVerdict) -> Iterator[_LoggedStep]:
     net, memory = judged.net, judged.memory
     if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
         raise ConfigError(f"the model does not pack, so no board ran it; give the graph that was packed: {finding}")
     for step in net.steps:
         read, written = (net.tensors[names[0]].elements for names in (step.inputs, step.outputs))
-        work = spent(net, step, judged.options, memory, ARCS)
-        yield _Step(step.origin or step.name, step.op, read, written, work)
+        work = sum_cycles_by_family(net, step, judged.options, memory, ARCS)
+        yield _LoggedStep(step.origin or step.name, step.op, read, written, work)
 
 
-def _joined(steps: Sequence[_Step], lines: Sequence[ProfileLine]) -> tuple[list[list[int]], int]:
+def _match_lines(steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]) -> tuple[list[list[int]], int]:
     """Return the cycles of each step, and how many runs there are.
 
     A line is of the next step that it fits; where none is left, a run begins anew. ConfigError for one that fits none.
@@ -126,9 +133,9 @@ def _joined(steps: Sequence[_Step], lines: Sequence[ProfileLine]) -> tuple[list[
     taken: list[list[int]] = [[] for _ in steps]
     at, runs = 0, 1
     for line in lines:
-        place = _place(steps, line, at)
+        place = _find_step(steps, line, at)
         if place is None and at:
-            place, runs = _place(steps, line, 0), runs + 1
+            place, runs = _find_step(steps, line, 0), runs + 1
         if place is None:
             raise ConfigError(
                 f"line {line.number} of the log: {line.name} with {line.inputs} elements in and {line.outputs} out is "
@@ -139,5 +146,5 @@ def _joined(steps: Sequence[_Step], lines: Sequence[ProfileLine]) -> tuple[list[
     return taken, runs
 
 
-def _place(steps: Sequence[_Step], line: ProfileLine, start: int) -> int | None:
+def _find_step(steps: Sequence[_LoggedStep], line: ProfileLine, start: int) -> int | None:
     return next((index for index in range(start, len(steps)) if steps[index].fits(line)), None)

@@ -8,15 +8,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..prices import Factor, Prices
-from .windows import Window, conv2d, deconv, depthwise, pool
-from .windows import start as window_start
+from ..kernel_costs import CostCorrection, KernelCosts
+from .window_kernels import (
+    Window,
+    estimate_conv2d_cycles,
+    estimate_deconv_cycles,
+    estimate_depthwise_cycles,
+    estimate_pool_cycles,
+)
+from .window_kernels import get_start_cycles as window_start
 
-__all__ = ["FAMILIES", "Copied", "CallCost", "KernelCall", "cost", "cycles", "family"]
+__all__ = [
+    "FAMILIES",
+    "CopyEstimator",
+    "CallCost",
+    "KernelCall",
+    "estimate_call_cost",
+    "estimate_kernel_cycles",
+    "get_kernel_family",
+]
 
-_PIECE = 2048  # elements that exp takes at a time
-_EXP_PIECE = 1157  # what it takes before each of these
-_IN_PIECES = ("exp", "softmax", "logsoftmax")
+_EXP_BLOCK_ELEMENTS = 2048  # elements that exp takes at a time
+_EXP_BLOCK_START_CYCLES = 1157  # what it takes before each of these
+_BLOCKED_KERNELS = ("exp", "softmax", "logsoftmax")
 
 
 @dataclass(frozen=True)
@@ -38,15 +52,17 @@ class CallCost(NamedTuple):
     rest: float
 
 
-#: How a copy is priced: `Copies.cycles`, or `Copies.fitted` to ask what the vendor's program says.
-Copied = Callable[[Prices, str, int], float]
+#: How a copy is priced: `CopyCost.cycles`, or `CopyCost.fitted` to ask what the vendor's program says.
+CopyEstimator = Callable[[KernelCosts, str, int], float]
 
 
-def _interpolated(prices: Prices, route: str, size: int) -> float:
+def _interpolated(prices: KernelCosts, route: str, size: int) -> float:
     return prices.copies[route].cycles(size)
 
 
-def cycles(call: KernelCall, prices: Prices, copied: Copied = _interpolated) -> float | None:
+def estimate_kernel_cycles(
+    call: KernelCall, prices: KernelCosts, copied: CopyEstimator = _interpolated
+) -> float | None:
     """Return the cycles of one call; None where there is no price for such arguments."""
     name, given = call.kernel, call.arguments
     if name in prices.vectors:
@@ -54,22 +70,22 @@ def cycles(call: KernelCall, prices: Prices, copied: Copied = _interpolated) -> 
     if name in prices.copies:
         known = given.get("in_bits", 8) == 8 and given.get("from") != "share"
         return copied(prices, name, given["n"]) if known else None
-    if name in _WINDOWS:
-        return _WINDOWS[name](_window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {}))
-    return _OTHERS[name](prices, **given)
+    if name in _WINDOW_KERNELS:
+        return _WINDOW_KERNELS[name](_window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {}))
+    return _OTHER_KERNELS[name](prices, **given)
 
 
-def cost(call: KernelCall, prices: Prices) -> CallCost | None:
+def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None:
     """Return the cycles of one call on the chip of `prices`; None where there is no price for such arguments."""
-    whole = cycles(call, prices)
+    whole = estimate_kernel_cycles(call, prices)
     if whole is None:
         return None
-    begun = min(_start(call, prices), whole)
-    factor = prices.factors.get(family(call.kernel), Factor())
+    begun = min(_get_start_cycles(call, prices), whole)
+    factor = prices.factors.get(get_kernel_family(call.kernel), CostCorrection())
     return CallCost(factor.start * begun, factor.rest * (whole - begun))
 
 
-def family(kernel: str) -> str:
+def get_kernel_family(kernel: str) -> str:
     """Return the kernels that a kernel belongs to: what a board's row corrects together, a member of `FAMILIES`."""
     if kernel.startswith("memcpy") or "_to_" in kernel:
         return "copy"
@@ -77,28 +93,37 @@ def family(kernel: str) -> str:
 
 
 _FAMILY_OF = MappingProxyType(
-    {"conv2d": "convolution", "depthwise": "depthwise", "maxpool": "depthwise", "avgpool": "depthwise",
-     "deconv": "deconvolution", "matmul": "product", "transpose": "transpose"}
-)  # fmt: skip
+    {
+        "conv2d": "convolution",
+        "depthwise": "depthwise",
+        "maxpool": "depthwise",
+        "avgpool": "depthwise",
+        "deconv": "deconvolution",
+        "matmul": "product",
+        "transpose": "transpose",
+    }
+)
 FAMILIES = (*dict.fromkeys(_FAMILY_OF.values()), "copy", "vector")
 
 
-def _start(call: KernelCall, prices: Prices) -> float:
+def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
     """Return what a call that has a price takes before its first element."""
     name, given = call.kernel, call.arguments
     if name in prices.vectors:
         return prices.vectors[name].starts[given["in_bits"], given["out_bits"]]
     if name in prices.copies:
         return max(prices.copies[name].fitted(0), 0.0)
-    if name in _WINDOWS:
+    if name in _WINDOW_KERNELS:
         return window_start(name, _window(given))
     # An empty call; exp takes pieces, each with a start of its own.
     sizes = {"matmul": ("m", "k", "n"), "transpose": ("rows", "columns")}.get(name, ("n",))
     if name == "fft":
         return 0.0
-    empty = cycles(KernelCall(name, {**given, **dict.fromkeys(sizes, 0)}), prices)
+    empty = estimate_kernel_cycles(KernelCall(name, {**given, **dict.fromkeys(sizes, 0)}), prices)
     assert empty is not None
-    return empty + (_EXP_PIECE * math.ceil(given["n"] / _PIECE) if name in _IN_PIECES else 0)
+    return empty + (
+        _EXP_BLOCK_START_CYCLES * math.ceil(given["n"] / _EXP_BLOCK_ELEMENTS) if name in _BLOCKED_KERNELS else 0
+    )
 
 
 def _window(given: Mapping[str, Any]) -> Window:
@@ -106,7 +131,7 @@ def _window(given: Mapping[str, Any]) -> Window:
 
 
 def _vector(
-    prices: Prices, name: str, n: int, in_bits: int, out_bits: int, in_bits_2: int | None = None
+    prices: KernelCosts, name: str, n: int, in_bits: int, out_bits: int, in_bits_2: int | None = None
 ) -> float | None:
     kernel = prices.vectors[name]
     start = kernel.starts.get((in_bits, out_bits))
@@ -116,32 +141,42 @@ def _vector(
     return start + max(n * in_bits / (32 if slow else 64), n * out_bits / 128)
 
 
-def _fill(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
+def _fill(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
     return prices.fills[in_bits] + max(n * in_bits / 64, n * out_bits / 128) if in_bits in prices.fills else None
 
 
-def _divide(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
+def _divide(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
     return 900 + 5 * n if in_bits == out_bits == 32 else None
 
 
-def _exp(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
+def _exp(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
     known = in_bits in (8, 32) and out_bits in (8, 32)
-    return 50 + _EXP_PIECE * math.ceil(n / _PIECE) + 3 * n if known else None
+    return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n if known else None
 
 
-def _softmax(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
-    return 784 + 5 * n + _EXP_PIECE * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
+def _softmax(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+    return (
+        784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
+        if in_bits == out_bits == 32
+        else None
+    )
 
 
-def _logsoftmax(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
-    return 1234 + 5 * n + _EXP_PIECE * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
+def _logsoftmax(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+    return (
+        1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
+        if in_bits == out_bits == 32
+        else None
+    )
 
 
-def _fft(prices: Prices, n: int) -> float | None:
+def _fft(prices: KernelCosts, n: int) -> float | None:
     return prices.fft.get(n)
 
 
-def _matmul(prices: Prices, m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int) -> float | None:
+def _matmul(
+    prices: KernelCosts, m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int
+) -> float | None:
     if left_bits not in (4, 8, 32) or right_bits not in (4, 8, 32) or out_bits not in (8, 32):
         return None
     wide = left_bits == right_bits == 32
@@ -154,17 +189,23 @@ def _matmul(prices: Prices, m: int, k: int, n: int, left_bits: int, right_bits: 
     return start + load + max(m * n * out_bits / 128, m * n * k / (4 if wide else 64) + 16 * math.ceil(m / 2))
 
 
-def _transpose(prices: Prices, rows: int, columns: int, bits: int, out_bits: int) -> float | None:
+def _transpose(prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int) -> float | None:
     if bits != out_bits or bits not in (8, 32):
         return None
     lines = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))
     return 1038 + lines + math.ceil(columns / 2) * (4 + math.ceil(rows * bits / 64))
 
 
-_WINDOWS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
-    {"conv2d": conv2d, "depthwise": depthwise, "maxpool": pool, "avgpool": pool, "deconv": deconv}
+_WINDOW_KERNELS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
+    {
+        "conv2d": estimate_conv2d_cycles,
+        "depthwise": estimate_depthwise_cycles,
+        "maxpool": estimate_pool_cycles,
+        "avgpool": estimate_pool_cycles,
+        "deconv": estimate_deconv_cycles,
+    }
 )
-_OTHERS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
+_OTHER_KERNELS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
     {
         "memset": _fill,
         "div": _divide,

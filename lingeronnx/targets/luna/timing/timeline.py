@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Slot", "slots"]
+__all__ = ["LayerSlot", "schedule_layers"]
 
 
-class Slot(NamedTuple):
+class LayerSlot(NamedTuple):
     """A layer's time in cycles: when its turn comes, how long it waits for its constants then.
 
     fetch : when the DMA begins to bring these; 0 without.
@@ -23,7 +23,7 @@ class Slot(NamedTuple):
     fetch: float = 0.0
 
 
-def slots(computed: Sequence[float], transfers: Sequence[float]) -> list[Slot]:
+def schedule_layers(computed: Sequence[float], transfers: Sequence[float]) -> list[LayerSlot]:
     """Return when each layer runs.
 
     computed : cycles of each layer. transfers : of the DMA before it, 0 where it has none.
@@ -32,7 +32,7 @@ def slots(computed: Sequence[float], transfers: Sequence[float]) -> list[Slot]:
     placed = []
     for cycles, transfer in zip(computed, transfers, strict=True):
         begin = max(clock, issued + transfer) if transfer else clock
-        placed.append(Slot(clock, begin - clock, issued if transfer else 0.0))
+        placed.append(LayerSlot(clock, begin - clock, issued if transfer else 0.0))
         issued = begin if transfer else issued
         clock = begin + cycles
     return placed

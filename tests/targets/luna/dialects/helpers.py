@@ -7,18 +7,31 @@ from onnx import helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.targets import PLATFORMS
-from tests.examples import examples
+from tests.case_selection import limit_examples
 
 CHIPS = [target.name for target in PLATFORMS if target.packs]
 MODES = ("floor_add", "floor", "round", "ceil")
 #: Operators by their name in generation 1 -> in generation 3. Quant, Dequant and Gather have one name.
 THIRD = {
-    "Conv1dInt": "QConv1d", "Conv2dInt": "QConv2d", "ConvTranspose2dInt": "QConvTranspose2d", "LinearInt": "QLinear",
-    "BatchNorm2dInt": "QBatchNorm2d", "LayerNormInt": "QLayerNorm", "AvgPool2dInt": "QAvgPool2d", "BmmInt": "QBmm",
-    "iqAdd": "QAdd", "iqMul": "QMul", "iqCat": "QCat", "iqSigmoid": "QSigmoid", "iqTanh": "QTanh",
-    "SoftmaxInt": "QSoftmax", "GluInt": "QGLU", "LSTMInt": "QLSTM", "GRUInt": "QGRU",
-}  # fmt: skip
-few = examples(20)
+    "Conv1dInt": "QConv1d",
+    "Conv2dInt": "QConv2d",
+    "ConvTranspose2dInt": "QConvTranspose2d",
+    "LinearInt": "QLinear",
+    "BatchNorm2dInt": "QBatchNorm2d",
+    "LayerNormInt": "QLayerNorm",
+    "AvgPool2dInt": "QAvgPool2d",
+    "BmmInt": "QBmm",
+    "iqAdd": "QAdd",
+    "iqMul": "QMul",
+    "iqCat": "QCat",
+    "iqSigmoid": "QSigmoid",
+    "iqTanh": "QTanh",
+    "SoftmaxInt": "QSoftmax",
+    "GluInt": "QGLU",
+    "LSTMInt": "QLSTM",
+    "GRUInt": "QGRU",
+}
+few = limit_examples(20)
 
 ADD = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0, "x_bits": 8, "y_bits": 8, "o_bits": 8}
 

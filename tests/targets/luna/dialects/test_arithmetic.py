@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.formats import FORMATS, integer_format
-from lingeronnx.run.integer.dialects import dialect
+from lingeronnx.formats import INTEGER_OPS, find_integer_op
+from lingeronnx.run.integer.dialects import detect_dialect
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.arithmetic import Arithmetic, Recurrent, Requantize
+from lingeronnx.targets.arithmetic import Arithmetic, RecurrentArithmetic, Requantization
 from tests.run.test_conformance import golden
 from tests.targets.luna.dialects.helpers import ADD, THIRD, model, run, some
 
@@ -29,11 +29,14 @@ def test_names_of_the_first_generation_keep_the_executor():
     x = {"x": some(0, 1, 4)}
     for kind, number in (("QAdd", 3), ("iqAdd", 1)):
         graph = model([(kind, ["x", "x"], ["y"], ADD, "linger")], x)
-        assert dialect(graph) == number
+        assert detect_dialect(graph) == number
     assert (
-        dialect(model([("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")], {"x": np.zeros((1, 2), np.float32)})) == 3
+        detect_dialect(
+            model([("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")], {"x": np.zeros((1, 2), np.float32)})
+        )
+        == 3
     )
-    assert dialect(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker")) == 1
+    assert detect_dialect(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker")) == 1
 
 
 def test_the_executor_ignores_the_rounding():
@@ -89,8 +92,8 @@ def test_tables_are_complete():
             assert set(THIRD) <= set(target.training[3])
         for table in target.training.values():
             scaled = [how for name, how in table.items() if how != Arithmetic() and name != "Requant"]
-            assert all(how.requantize == Requantize(shifts=True, rounding=None) for how in scaled)
-            assert all(how.trained for how in scaled if isinstance(how, Recurrent))
+            assert all(how.requantize == Requantization(shifts=True, rounding=None) for how in scaled)
+            assert all(how.trained for how in scaled if isinstance(how, RecurrentArithmetic))
 
 
 LINGER3 = golden() / "linger3"
@@ -121,7 +124,7 @@ def test_network_of_the_training_side(number):
 
 def test_names_of_generation_three():
     """The formats say what generation 3 calls its operators; a node of either name is the same operator."""
-    assert {form.name: form.v3_name for form in FORMATS if form.v3_name not in (None, form.name)} == THIRD
+    assert {form.name: form.v3_name for form in INTEGER_OPS if form.v3_name not in (None, form.name)} == THIRD
     for first, third in THIRD.items():
         (node,) = model([(third, ["x"], ["y"], {}, "linger")], {"x": some(0, 1, 2)}).graph
-        assert integer_format(node).name == first
+        assert find_integer_op(node).name == first

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from tests.naive import conv as naive_conv
-from tests.naive import curves, training
-from tests.naive.elementwise import each
-from tests.naive.fixed import rsh, sat
+from tests.oracles import conv as naive_conv
+from tests.oracles import curves, training
+from tests.oracles.elementwise import each
+from tests.oracles.fixed import rsh, sat
 from tests.targets.luna.dialects.helpers import ADD, CHIPS, MODES, few, model, run, same, some
 
 
@@ -93,8 +93,15 @@ def test_cat(seed, mode, q_x, q_o):
 def test_averages(seed, mode, padded, divisor, shift):
     x = some(seed, 2, 3, 5, 7)
     scales = {"scale_x": 16.0, "scale_o": 16.0 * 2.0**shift, "x_bits": 8, "o_bits": 8}
-    attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1,
-             "count_include_pad": int(padded), "divisor_override": divisor, **scales}  # fmt: skip
+    attrs = {
+        "kernel_shape": [3, 2],
+        "strides": [2, 2],
+        "pads": [1, 1, 1, 1],
+        "ceil_mode": 1,
+        "count_include_pad": int(padded),
+        "divisor_override": divisor,
+        **scales,
+    }
     want = training.mean(x, (3, 2), (2, 2), (1, 1, 1, 1), shift, 8, mode, True, padded, max(divisor, 0))
     same(run("QAvgPool2d", attrs, x, mode=mode), want)
     want = training.mean(x, (5, 7), (1, 1), (0,) * 4, shift, 8, mode, False, True, 0)
@@ -180,8 +187,15 @@ def test_softmax(seed, platform, axis, mode):
 def test_layer_norm(seed, platform, mode):
     rng = np.random.default_rng(seed)
     x, gamma, beta = some(seed, 2, 3, 8), some(seed + 1, 8), rng.integers(-(2**22), 2**22, 8).astype(np.int32)
-    attrs = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 32.0, "scale_y_normal": 32768.0, "x_bits": 8, "w_bits": 8,
-             "o_bits": 8}  # fmt: skip
+    attrs = {
+        "scale_x": 16.0,
+        "scale_w": 64.0,
+        "scale_o": 32.0,
+        "scale_y_normal": 32768.0,
+        "x_bits": 8,
+        "w_bits": 8,
+        "o_bits": 8,
+    }
     epsilon = math.floor(1e-5 * 16.0**2 * 64 + 0.5)
     want = np.zeros(x.shape, object)
     for i, j in np.ndindex(2, 3):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from tests.naive import training
+from tests.oracles import training
 from tests.targets.luna.dialects.helpers import CHIPS, declared, few, layer, model, recurrent, same, some
 
 
@@ -25,7 +25,7 @@ def test_lstm(seed, platform, forward):
     if platform == "venus":
         y, h, c = training.lstm(x.tolist(), *arrays, (12 - 11, 11 - 11), (25, 8), None, "q15", forward)
     else:
-        from tests.naive.recurrent import lstm
+        from tests.oracles.recurrent import lstm
 
         y, h, c = lstm(x.tolist(), *arrays, 12 - 27, 11 - 27, (1 << 30, 55, 8), "q27", platform, forward)
     same(got["y"], y)
@@ -89,8 +89,15 @@ def test_a_layer_that_says_two_things():
     x, held = layer(0, 4)
     with pytest.raises(lo.ModelError, match="scale_o = 64, scale_h = 32"):
         recurrent("QLSTM", x, held, "venus", ["y", "h", "c"], scale_o=64.0)
-    attrs = {"input_size": 4, "hidden_size": 3, "batch_first": 1, "scale_x": 1.0, "scale_h": 1.0, "scale_iw": 1.0,
-             "scale_hw": 1.0}  # fmt: skip
+    attrs = {
+        "input_size": 4,
+        "hidden_size": 3,
+        "batch_first": 1,
+        "scale_x": 1.0,
+        "scale_h": 1.0,
+        "scale_iw": 1.0,
+        "scale_hw": 1.0,
+    }
     graph = model([("LSTMInt", ["x", *held], ["y"], attrs, "thinker")], {"x": x}, held, domain="thinker")
     session = lo.Session(graph, "training")
     with pytest.raises(lo.ModelError, match="no scale_o"):
@@ -102,8 +109,18 @@ def test_a_layer_that_says_two_things():
 def test_states_may_be_declared_real(kind):
     """The vendor's exports declare float states; a sequence declared float is wrong all the same."""
     x, held = layer(0, 3)
-    attrs = {"input_size": 4, "hidden_size": 3, "batch_first": 1, "scale_x": 32.0, "scale_iw": 1.0, "scale_h": 32.0,
-             "scale_hw": 1.0, "scale_o": 32.0, "o_bits": 8, "has_hidden": 0}  # fmt: skip
+    attrs = {
+        "input_size": 4,
+        "hidden_size": 3,
+        "batch_first": 1,
+        "scale_x": 32.0,
+        "scale_iw": 1.0,
+        "scale_h": 32.0,
+        "scale_hw": 1.0,
+        "scale_o": 32.0,
+        "o_bits": 8,
+        "has_hidden": 0,
+    }
     graph = model([("QGRU", ["x", *held], ["y", "h"], attrs, "linger")], {"x": x}, held, ["y", "h"])
     proto = declared(graph, y=(onnx.TensorProto.INT8, [1, 5, 3]), h=(kind, [1, 1, 3]))
     lo.check_model(proto)

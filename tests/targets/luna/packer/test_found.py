@@ -14,16 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.graph.detached_nodes import loose_node, loose_tensor
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.arguments.choice import choose
-from lingeronnx.targets.luna.packer.beliefs import UNMEASURED
-from lingeronnx.targets.luna.packer.judge import judge, make_ready
+from lingeronnx.graph.detached_nodes import make_detached_node, make_detached_value
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments
+from lingeronnx.targets.luna.packer.assumptions import UNMEASURED_RULES
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph, prepare_graph
 from lingeronnx.targets.luna.packer.limits import conv as conv_limits
-from lingeronnx.targets.luna.packer.memory.areas import AreaNode
-from lingeronnx.targets.luna.packer.memory.overruns import PERHAPS, written_past
-from lingeronnx.targets.luna.packer.memory.plan import places_of
-from lingeronnx.targets.luna.packer.options import parse
+from lingeronnx.targets.luna.packer.memory.overruns import POSSIBLE_OVERRUNS, find_overruns
+from lingeronnx.targets.luna.packer.memory.plan import resolve_placements
+from lingeronnx.targets.luna.packer.memory.work_areas import PlacedStep
+from lingeronnx.targets.luna.packer.options import parse_packer_arguments
 from tests import nets
 
 HERE = Path(__file__).resolve()
@@ -47,7 +47,7 @@ def right(row):
 @cache
 def verdicts():
     """Return [(row, verdict)]."""
-    return [(row, judge(graph(row["file"]), by_name(row["platform"]), row["arguments"])) for row in ROWS]
+    return [(row, evaluate_graph(graph(row["file"]), get_target(row["platform"]), row["arguments"])) for row in ROWS]
 
 
 def test_no_wrong_row_is_called_right():
@@ -116,13 +116,15 @@ def test_a_rule(rule):
 
 def packed_row(name, chip):
     """Return the graph of a row, and the chip."""
-    return graph(next(r["file"] for r in ROWS if (r["id"], r["platform"]) == (name, chip))), by_name(chip)
+    return graph(next(r["file"] for r in ROWS if (r["id"], r["platform"]) == (name, chip))), get_target(chip)
 
 
 def test_area_of_a_concatenation():
     """Another scale and an output in psram: the same bytes as with an input there."""
     proto, row = packed_row("cat_c4_n8_out", "arcs")
-    area = {line: judge(proto, row, line).memory.areas for line in ("", "-m concat_9:psram", "-m relu_7:psram")}
+    area = {
+        line: evaluate_graph(proto, row, line).memory.areas for line in ("", "-m concat_9:psram", "-m relu_7:psram")
+    }
     wanted = {"": 0, "-m concat_9:psram": 512, "-m relu_7:psram": 512}
     assert {line: found.get("n_Concat_10", 0) for line, found in area.items()} == wanted
 
@@ -145,36 +147,36 @@ def test_a_flat_norm_writes_a_second_line():
     """On venus it is right, and its output goes on for as many bytes again, which may be another's."""
     constants = [np.ones(40, np.int16), np.zeros(40, np.int32)]
     proto = one("LayerNormInt", [[1, 40]], [1, 40], constants, scale_w=64.0)
-    found = {line: judge(proto, by_name("venus"), line).findings for line in ("", "-m n:psram")}
+    found = {line: evaluate_graph(proto, get_target("venus"), line).findings for line in ("", "-m n:psram")}
     levels = {line: [(f.level, f.value) for f in some if "two axes" in f.rule] for line, some in found.items()}
     assert levels[""] == [("plan", "80 bytes, 48 are planned; 16 bytes behind the plan are written")]
     assert [level for level, _ in levels["-m n:psram"]] == ["right"]
     more = one("LayerNormInt", [[3, 40]], [3, 40], constants, scale_w=64.0)
-    assert any("at most two lines" in f.rule for f in judge(more, by_name("venus")).findings)
+    assert any("at most two lines" in f.rule for f in evaluate_graph(more, get_target("venus")).findings)
 
 
 def test_a_single_output_is_told_of():
     """A LinearInt of one output on venusA may write as many bytes again as are planned; whatever lies there is left."""
     proto, row = packed_row("lstm_h5_t4_f8", "venusA")
     words = next(r["arguments"] for r in ROWS if (r["id"], r["platform"]) == ("lstm_h5_t4_f8", "venusA"))
-    options = parse(words)
-    net = make_ready(proto, row, options).net
-    places = places_of(net, options)
-    node = AreaNode.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
+    options = parse_packer_arguments(words)
+    net = prepare_graph(proto, row, options).net
+    places = resolve_placements(net, options)
+    node = PlacedStep.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
     assert (node.y.shape, node.away) == ((1, 4, 1), True)
-    assert PERHAPS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
-    assert list(written_past(net, judge(proto, row, words).memory, "venusA", places)) == []
+    assert POSSIBLE_OVERRUNS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
+    assert list(find_overruns(net, evaluate_graph(proto, row, words).memory, "venusA", places)) == []
 
 
 @pytest.mark.parametrize(("outputs", "broken"), ((86, False), (88, True), (256, True)))
 def test_shares_of_weights(outputs, broken):
     """arcs: 43 shares ran, 128 crashed the executor; venusA takes them."""
-    weight = loose_tensor((outputs, 256, 3, 3), name="w", constant=np.zeros((outputs, 256, 3, 3), np.int8))
-    source = loose_tensor((1, 256, 8, 8), name="x", computed=True)
+    weight = make_detached_value((outputs, 256, 3, 3), name="w", constant=np.zeros((outputs, 256, 3, 3), np.int8))
+    source = make_detached_value((1, 256, 8, 8), name="x", computed=True)
     attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1], "dilations": [1, 1], "group": 1}
-    node = loose_node("Conv2dInt", [source, weight], (1, outputs, 8, 8), attributes, name="n", output="y")
-    assert (conv_limits.weight_shares(node, by_name("arcs")) is not None) == broken
-    assert conv_limits.weight_shares(node, by_name("venusA")) is None
+    node = make_detached_node("Conv2dInt", [source, weight], (1, outputs, 8, 8), attributes, name="n", output="y")
+    assert (conv_limits.weight_slice_count(node, get_target("arcs")) is not None) == broken
+    assert conv_limits.weight_slice_count(node, get_target("venusA")) is None
 
 
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
@@ -191,8 +193,8 @@ def test_a_depthwise_line(chip):
 def test_places_that_nobody_tried():
     """A sum on venus with one operand in psram, at one scale, was not measured: right as far as is known, and told."""
     proto, row = packed_row("add_m4_n8_s0_first", "arcs")
-    assert [f.value for f in judge(proto, row, "--threshold4 1").beliefs] == ["pp>p"]
-    choice = choose(proto, row)
+    assert [f.value for f in evaluate_graph(proto, row, "--threshold4 1").beliefs] == ["pp>p"]
+    choice = select_fastest_arguments(proto, row)
     assert choice.verdict.chip_ready
     assert not choice.verdict.beliefs
 
@@ -205,22 +207,30 @@ def test_copies_along_other_axes(chip, times, value):
     rows = net.node("MatMul", "x", net.const(np.eye(6, dtype=np.float32)))
     model = net.graph(net.node("Tile", rows, net.const(np.array(times, np.int64)), out="y"))
     result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
-    verdict = judge(ir.to_proto(result.graph), by_name(chip), result.report.packer_args)
+    verdict = evaluate_graph(ir.to_proto(result.graph), get_target(chip), result.report.packer_args)
     assert verdict.packs
     assert [f.value for f in verdict.beliefs if f.rule.startswith("a Tile of anything but")] == value
 
 
 def test_what_is_not_measured():
     """Every rule that only reading supports is marked, and this list is the whole of them."""
-    assert set(UNMEASURED) == {
-        "conv.weight_shares", "faults._flat_norm", "overruns._cell_hit", "overruns._linear_perhaps",
-        "place_faults._add_shift", "place_faults._add_through", "place_faults._back", "place_faults._sequence_alike",
-        "place_faults._sequence_away", "place_faults._softmax_shared", "pool.pool_line_buffer_swapped",
-    }  # fmt: skip
-    assert all(len(belief) > 20 for belief in UNMEASURED.values())
+    assert set(UNMEASURED_RULES) == {
+        "conv.weight_slice_count",
+        "correctness_checks._check_2d_layer_norm",
+        "overruns._find_cell_overlap",
+        "overruns._linear_perhaps",
+        "placement_checks._check_add_shift",
+        "placement_checks._check_add_psram_result",
+        "placement_checks._check_squeeze_move",
+        "placement_checks._check_lstm_common_placement",
+        "placement_checks._check_lstm_output",
+        "placement_checks._softmax_shared",
+        "pool.pool_line_buffer_swapped",
+    }
+    assert all(len(belief) > 20 for belief in UNMEASURED_RULES.values())
 
 
-#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.targets.luna.finish`).
+#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.targets.luna.backend_passes`).
 REWRITTEN = ("twice_", "ln_rank2_", "ln_venus_t", "lstm_h5", "lstm_h7")
 
 
@@ -229,6 +239,6 @@ def test_arguments_that_make_them_right():
     files = {(row["file"], row["platform"]) for row in ROWS if not right(row) and not row["id"].startswith(REWRITTEN)}
     assert len(files) > 20
     for file, chip in sorted(files):
-        choice = choose(graph(file), by_name(chip))
+        choice = select_fastest_arguments(graph(file), get_target(chip))
         assert choice.verdict.chip_ready, (file, choice.line)
         assert not choice.verdict.beliefs, (file, choice.line)

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.judge import judge
-from lingeronnx.targets.luna.packer.memory.constants import stored_constants
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from lingeronnx.targets.luna.packer.memory.constants import compute_stored_sizes
 from tests import packer as second
 from tests.targets.luna.packer.integer_nets import IntNet
 
@@ -32,7 +32,7 @@ def judged(request):
     if not (folder / "index.json").is_file():
         pytest.skip("the measured rows are not part of the project")
     rows = json.loads((folder / "index.json").read_text())
-    return [(r, judge(onnx.load(folder / r["file"]), by_name(r["platform"]), r["arguments"])) for r in rows]
+    return [(r, evaluate_graph(onnx.load(folder / r["file"]), get_target(r["platform"]), r["arguments"])) for r in rows]
 
 
 def measured(row):
@@ -68,7 +68,7 @@ def test_package(judged):
     compared = 0
     for row, verdict in judged:
         if verdict.chip_ready and row["package_bytes_8"]:
-            laid = stored_constants(verdict.net, by_name(row["platform"])).values()
+            laid = compute_stored_sizes(verdict.net, get_target(row["platform"])).values()
             saved = sum(one.fetched - one.written for one in laid)
             assert saved == row["package_bytes_8"] - row["package_bytes"], row["id"]
             compared += 1
@@ -82,7 +82,10 @@ def rules(net, *outputs, words=OFF):
     """Return the rules that a net breaks; the second judge agrees that it breaks some, or none."""
     model = net.model(*outputs)
     arguments = ["-p", net.platform.lower(), "-d", "False", *words.split()]
-    said, other = judge(model, by_name(net.platform), arguments), second.judge(model, net.platform, arguments)
+    said, other = (
+        evaluate_graph(model, get_target(net.platform), arguments),
+        second.judge(model, net.platform, arguments),
+    )
     assert (said.packs, said.runs_right) == (other.packs, other.packs and len(other.problems) == len(other.past))
     return [f.rule for f in said.findings if f.level != "plan"]
 
@@ -125,8 +128,12 @@ def test_a_bias_is_not_fetched_ahead():
 def test_rows_of_a_matrix_are_packed_one_by_one():
     """Odd lengths may fit or not; one element never does; venusA computes none right."""
     for outputs, length, platform, broken in (
-        (9, 31, "arcs", 0), (16, 33, "arcs", 1), (16, 1, "arcs", 1), (16, 32, "arcs", 0), (16, 32, "venusA", 1)
-    ):  # fmt: skip
+        (9, 31, "arcs", 0),
+        (16, 33, "arcs", 1),
+        (16, 1, "arcs", 1),
+        (16, 32, "arcs", 0),
+        (16, 32, "venusA", 1),
+    ):
         net = IntNet(platform, (1, length))
         y = net.linear("xq", outputs, "y", bias=False, weight_bits=4)
         assert len(rules(net, net.linear(y, 4, "z", bias=False))) == broken, (outputs, length)

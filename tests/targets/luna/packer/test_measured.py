@@ -10,13 +10,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.packer.memory.areas import AreaNode
-from lingeronnx.targets.luna.packer.memory.plan import places_of
-from lingeronnx.targets.luna.packer.options import parse
-from lingeronnx.targets.luna.packer.places import RIGHT, places_read
-from lingeronnx.targets.luna.packing import packing
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.evaluation import prepare_graph
+from lingeronnx.targets.luna.packer.memory.plan import resolve_placements
+from lingeronnx.targets.luna.packer.memory.work_areas import PlacedStep
+from lingeronnx.targets.luna.packer.options import parse_packer_arguments
+from lingeronnx.targets.luna.packer.verified_placements import VERIFIED_PLACEMENTS, encode_placement
+from lingeronnx.targets.luna.packer_profile import get_packer_profile
 
 BESIDE = Path(__file__).resolve().parents[5] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()
@@ -41,15 +41,15 @@ def measured():
     """Return {chip: {operator: places}} of the rows."""
     found = defaultdict(lambda: defaultdict(set))
     for model, chip, arguments in rows():
-        target, options = by_name(chip), parse(arguments)
-        net = make_ready(model, target, options).net
+        target, options = get_target(chip), parse_packer_arguments(arguments)
+        net = prepare_graph(model, target, options).net
         if net is None:
             continue
-        places = places_of(net, options)
+        places = resolve_placements(net, options)
         for step in net.steps:
-            text = places_read(AreaNode.of(net, step, places))
+            text = encode_placement(PlacedStep.of(net, step, places))
             if "p" in text:
-                found[packing(target).areas][step.op].add(text)
+                found[get_packer_profile(target).areas][step.op].add(text)
     return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}
 
 
@@ -58,7 +58,7 @@ def measured():
 def test_the_table_is_what_was_measured():
     """To the last place: nothing is believed, nothing that was measured is left out."""
     assert {
-        chip: {op: " ".join(sorted(t.split())) for op, t in ops.items()} for chip, ops in RIGHT.items()
+        chip: {op: " ".join(sorted(t.split())) for op, t in ops.items()} for chip, ops in VERIFIED_PLACEMENTS.items()
     } == measured()
 
 

@@ -11,7 +11,7 @@ import pytest
 from lingeronnx.graph import ir
 from tests import nets
 from tests.artefacts import quantized
-from tests.examples import first
+from tests.case_selection import mark_rest_slow
 from tests.packer import judge
 from tests.targets.luna.test_chip_form import CHIPS, named
 
@@ -23,8 +23,10 @@ NEEDED = {
     "Quant": (("scale_x", "data_bits"), {}),
     "Dequant": (("scale_o",), {}),
     "Requant": (("scale_x", "scale_o", "data_bits", "o_bits"), {"arcs": "quant_mode", "venusA": "quant_mode"}),
-    **dict.fromkeys(("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt"), (
-        _CONV, {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"})),
+    **dict.fromkeys(
+        ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt"),
+        (_CONV, {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"}),
+    ),
     "LinearInt": (_LAYER, {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"}),
     "AvgPool2dInt": (("ceil_mode", "kernel_shape", "pads", "strides", "scale_x", "scale_o"), {}),
     "MaxPool": (("kernel_shape", "pads", "strides"), {}),
@@ -40,7 +42,7 @@ NEEDED = {
     "iqTanh": (("scale_x", "scale_o", "platform_quant"), {}),
     "iqPad": (("mode",), {}),
     "Transpose": (("perm",), {}),
-}  # fmt: skip
+}
 
 
 def sequence():
@@ -72,7 +74,7 @@ def written(platform):
     return [quantized(net(), platform, effort="fast").graph for net in ZOO]
 
 
-@pytest.mark.parametrize("platform", first(1, CHIPS))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, CHIPS))
 def test_nothing_is_missing(platform):
     seen = set()
     for graph in written(platform):
@@ -82,15 +84,15 @@ def test_nothing_is_missing(platform):
             assert wanted <= set(node.attributes), (node.op_type, node.name)
             seen.add(node.op_type)
             if node.op_type == "GluInt":
-                assert ir.attr(node, "dim") > 0
+                assert ir.get_attr(node, "dim") > 0
             if node.op_type == "SoftmaxInt":
-                assert ir.attr(node, "axis") == ir.attr(node, "dim") == -1
+                assert ir.get_attr(node, "axis") == ir.get_attr(node, "dim") == -1
             if node.op_type == "Conv2dInt":
-                assert ir.attr(node, "o_bits") == 8
+                assert ir.get_attr(node, "o_bits") == 8
     assert {"Quant", "Dequant", "Conv2dInt", "LinearInt", "AvgPool2dInt", "MaxPool", "iqAdd", "iqMul", "iqCat"} <= seen
 
 
-@pytest.mark.parametrize("platform", first(1, CHIPS))
+@pytest.mark.parametrize("platform", mark_rest_slow(1, CHIPS))
 def test_the_judge_misses_each_of_them(platform):
     """Dropped one at a time from a graph that packs."""
     dropped = set()

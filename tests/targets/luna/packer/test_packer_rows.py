@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from lingeronnx.run.session import Session
-from tests.packer import form, judge
+from tests.packer import format_checks, judge
 
 HERE = Path(__file__).resolve()
 BESIDE = HERE.parents[5] / "shared" / "golden"
@@ -131,7 +131,11 @@ def test_attributes():
         for name, answers in dropped.items():
             for platform, answer in answers.items():
                 if "does not pack" not in whole[platform]:
-                    assert (name in form.needed(op, platform, 2)) == ("does not pack" in answer), (op, name, platform)
+                    assert (name in format_checks.needed(op, platform, 2)) == ("does not pack" in answer), (
+                        op,
+                        name,
+                        platform,
+                    )
 
 
 # ---- the integers ----------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.judge import judge
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = next(
@@ -49,7 +49,8 @@ def model(path):
 def verdicts():
     """Return [(row, verdict)]."""
     return [
-        (row, judge(model(folder / row["file"]), by_name(row["platform"]), row["arguments"])) for folder, row in rows()
+        (row, evaluate_graph(model(folder / row["file"]), get_target(row["platform"]), row["arguments"]))
+        for folder, row in rows()
     ]
 
 
@@ -100,7 +101,7 @@ def test_chosen_rows():
     """Each verdict on the rows of the repository is what was measured, and nearly all planned bytes are."""
     differing, planned = set(), []
     for row in json.loads((CHOSEN / "index.json").read_text()):
-        verdict = judge(model(CHOSEN / row["file"]), by_name(row["platform"]), row["arguments"])
+        verdict = evaluate_graph(model(CHOSEN / row["file"]), get_target(row["platform"]), row["arguments"])
         if measured(row) not in (None, said(verdict)):
             differing.add((row["id"], row["platform"], measured(row), said(verdict)))
         if row["packs"] and row["memory"]:

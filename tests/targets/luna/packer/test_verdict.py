@@ -9,16 +9,16 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.arguments.choice import choose
-from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments
+from lingeronnx.targets.luna.packer.evaluation import NodeLimitChecker, evaluate_graph, prepare_graph
+from lingeronnx.targets.luna.packer.frontend.steps import parse_nodes
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
-from lingeronnx.targets.luna.packer.net import Net, NetStep, NetTensor
-from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
-from lingeronnx.targets.luna.packer.reading.steps import raw_steps
-from lingeronnx.targets.luna.packing import packing
+from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
+from lingeronnx.targets.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
+from lingeronnx.targets.luna.packer_profile import get_packer_profile
 from tests import nets
-from tests.packable import stress
+from tests.packability import stress
 from tests.packer import judge as oracle
 from tests.targets.luna.packer.integer_nets import IntNet
 
@@ -31,7 +31,7 @@ def packed(request, tmp_path_factory):
     """Return (protobuf of the digits' net as it is written, row)."""
     path = tmp_path_factory.mktemp("packed") / "net.onnx"
     lo.quantize(MODEL, platform=request.param, effort="fast").save(path)
-    return onnx.load(path), by_name(request.param)
+    return onnx.load(path), get_target(request.param)
 
 
 def changed(proto, change):
@@ -44,10 +44,10 @@ def changed(proto, change):
 
 def test_what_is_written_packs_and_is_right(packed):
     """With the arguments that are chosen, and the limits of the plan hold."""
-    choice = choose(*packed)
+    choice = select_fastest_arguments(*packed)
     assert choice.verdict.chip_ready
     assert not choice.verdict.findings
-    assert choice.words[:4] == ("-p", packing(packed[1]).name, "-d", "False")
+    assert choice.words[:4] == ("-p", get_packer_profile(packed[1]).name, "-d", "False")
     memory = choice.verdict.memory
     assert 0 < memory.shared <= memory.limit
     for name, spot in memory.spots.items():  # no two that are alive together overlap
@@ -68,7 +68,7 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
     words = ["-d", "False", "-p", chip.lower(), *args.split()]
     other = oracle(proto, chip, words)
     assert other.packs
-    spots = judge(proto, by_name(chip), words).memory.spots
+    spots = evaluate_graph(proto, get_target(chip), words).memory.spots
     named = {
         name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
     }
@@ -77,7 +77,7 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
 
 def test_cost_adds_up(packed):
     """The totals are those of the layers; the multiply-accumulates those of the float net and no fewer."""
-    cost = choose(*packed).verdict.cost
+    cost = select_fastest_arguments(*packed).verdict.cost
     assert sum(cost.macs.values()) == sum(layer.macs for layer in cost.layers) > 0
     assert cost.weights == sum(layer.weights for layer in cost.layers)
     assert cost.to_dict()["shared"] == cost.shared
@@ -108,7 +108,7 @@ def _without(name):
 def test_what_the_packer_refuses(packed, change):
     """Each in one sentence with a remedy."""
     proto, row = packed
-    found = judge(changed(proto, change), row, ["-p", packing(row).name])
+    found = evaluate_graph(changed(proto, change), row, ["-p", get_packer_profile(row).name])
     assert not found.packs
     assert not found.runs_right
     assert all(f.rule and f.value and f.remedy for f in found.findings)
@@ -117,24 +117,24 @@ def test_what_the_packer_refuses(packed, change):
 def test_arguments_that_are_refused(packed):
     """A place that does not exist, another chip, and too little memory; an option that does not exist is ours."""
     proto, row = packed
-    assert not judge(proto, row, "-m a:nowhere").packs
-    assert not judge(proto, row, ["-p", "mars"]).packs
-    assert not judge(proto, row, "-r 1000").packs
+    assert not evaluate_graph(proto, row, "-m a:nowhere").packs
+    assert not evaluate_graph(proto, row, ["-p", "mars"]).packs
+    assert not evaluate_graph(proto, row, "-r 1000").packs
     with pytest.raises(ConfigError, match="unknown packer argument '--nonsense'"):
-        judge(proto, row, "--nonsense 1")
+        evaluate_graph(proto, row, "--nonsense 1")
     with pytest.raises(ConfigError, match="has no packer"):
-        judge(proto, by_name("generic"))
+        evaluate_graph(proto, get_target("generic"))
 
 
 def test_parse():
     """Words and a line are the same; a place may be in any case."""
     line = "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7"
     line += " --dma_prefetch False -r 9 -c N=2:1:1"
-    found = parse(line)
+    found = parse_packer_arguments(line)
     assert found.places == {"t1": PSRAM}
     assert (found.parameters, found.thresholds[3], found.prefetch, found.limit) == (SHARE, 7, False, 9)
     assert found.sizes == {"N": 2}
-    assert parse(["-p", "venus"]) == parse("-p venus")
+    assert parse_packer_arguments(["-p", "venus"]) == parse_packer_arguments("-p venus")
 
 
 def test_check_of_a_file(packed, tmp_path):
@@ -150,8 +150,8 @@ def test_check_of_a_file(packed, tmp_path):
 def test_a_plan_below_a_number_of_bytes(packed, line):
     """It is the plan that is made without it where that needs fewer bytes, and none where it needs as many."""
     proto, row = packed
-    options = parse(line)
-    net = make_ready(proto, row, options).net
+    options = parse_packer_arguments(line)
+    net = prepare_graph(proto, row, options).net
     plan = plan_memory(net, row, options)
     assert plan_memory(net, row, options, plan.need + 1) == plan
     for below in (plan.need, plan.need - 1, plan.need // 2, 0):
@@ -161,18 +161,18 @@ def test_a_plan_below_a_number_of_bytes(packed, line):
 def sliced(steps):
     """Return a net that is one Slice of a tensor [1, 8, 8] with these constant steps."""
     arrays = {name: np.array(values, np.int64) for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))}
-    tensors = {name: NetTensor(name, array.shape, 8, True) for name, array in arrays.items()}
-    tensors |= {"x": NetTensor("x", (1, 8, 8)), "y": NetTensor("y", (1, 8 // steps[0], 8))}
-    step = NetStep("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
-    return Net([step], ["x"], ["y"], tensors, arrays)
+    tensors = {name: PackerTensor(name, array.shape, 8, True) for name, array in arrays.items()}
+    tensors |= {"x": PackerTensor("x", (1, 8, 8)), "y": PackerTensor("y", (1, 8 // steps[0], 8))}
+    step = PackerStep("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
+    return PackerGraph([step], ["x"], ["y"], tensors, arrays)
 
 
 def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
     """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
-    limits = Limits(by_name("venus"))
+    limits = NodeLimitChecker(get_target("venus"))
     asked = []
-    ask = Limits._ask
-    monkeypatch.setattr(Limits, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))
+    ask = NodeLimitChecker._ask
+    monkeypatch.setattr(NodeLimitChecker, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))
     seen = []
     for steps in ([2], [1], [2], [4], [1]):
         net = sliced(steps)
@@ -193,7 +193,7 @@ def test_pools_whose_axes_are_swapped(op, chip, stride):
     scales = {} if op == "MaxPool" else {"scale_x": 16.0, "scale_o": 16.0, "data_bits": 8, "o_bits": 8}
     out = (1, channels, (4 - 3) // stride + 1, (width - 3) // stride + 1)
     model = net.model(net.batch_norm(net.node(op, ["xq"], "p", out, 16.0, **sides, **scales), "y"))
-    rules = {finding.rule.partition(",")[0] for finding in judge(model, by_name(chip)).findings}
+    rules = {finding.rule.partition(",")[0] for finding in evaluate_graph(model, get_target(chip)).findings}
     swapped = "where the stride is above 1" in rules
     told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
     assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)
@@ -204,7 +204,7 @@ def test_attributes_of_a_step():
     node = onnx.helper.make_node("Relu", ["x"], ["y"], texts=["a", "é"], text="b", sizes=[1, 2], scale=0.5)
     node.attribute.append(onnx.helper.make_attribute("kind", onnx.helper.make_tensor_type_proto(1, [1])))
     node.attribute.add(name="nothing")
-    (step,) = raw_steps(onnx.helper.make_graph([node], "g", [], []))
+    (step,) = parse_nodes(onnx.helper.make_graph([node], "g", [], []))
     assert dict(step.attributes) == {"texts": ["a", "é"], "text": "b", "sizes": [1, 2], "scale": 0.5}
     ir.make_node(step.op, [], step.attributes, output="y")
 
@@ -215,7 +215,7 @@ def test_a_reshape_keeps_the_number_of_elements(rows, packs):
     net = IntNet("arcs", (rows, 32))
     shape = net.const(np.array([1, 32, 1, 1], np.int64))
     image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)
-    said = judge(net.model(net.conv(image, 8, 1, "y")), by_name("arcs"), ["-p", "arcs"])
+    said = evaluate_graph(net.model(net.conv(image, 8, 1, "y")), get_target("arcs"), ["-p", "arcs"])
     assert said.packs == packs
     assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
 
@@ -225,7 +225,7 @@ def test_a_window_fits_the_axes_of_its_map():
     net = IntNet("arcs", (6, 8))
     sides = {"kernel_shape": [2, 2], "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
     pooled = net.node("MaxPool", ["xq"], "p", (6, 8), 16.0, **sides)
-    said = judge(net.model(net.linear(pooled, 4, "y")), by_name("arcs"), ["-p", "arcs"])
+    said = evaluate_graph(net.model(net.linear(pooled, 4, "y")), get_target("arcs"), ["-p", "arcs"])
     assert not said.packs
     assert [finding.value for finding in said.findings] == ["2 sides, a map of 2 axes"]
 
@@ -235,6 +235,6 @@ def test_tensors_without_an_element_are_refused():
     net = IntNet("arcs", (1, 6, 8))
     bounds = [net.const(np.array([number], np.int64)) for number in (0, 0, 1)]
     none = net.node("Slice", ["xq", *bounds], "none", (1, 0, 8), 16.0)
-    said = judge(net.model(net.linear(none, 4, "y")), by_name("arcs"), ["-p", "arcs"])
+    said = evaluate_graph(net.model(net.linear(none, 4, "y")), get_target("arcs"), ["-p", "arcs"])
     assert not said.packs
     assert "'none' of shape [1, 0, 8]" in [finding.value for finding in said.findings]

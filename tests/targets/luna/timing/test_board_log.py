@@ -9,24 +9,38 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.timing import board_fit
-from lingeronnx.targets.luna.timing.board_fit import MeasuredNode, fitted
-from lingeronnx.targets.luna.timing.board_log import ProfileLine, profile_lines
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.timing import calibration_fit
+from lingeronnx.targets.luna.timing.board_log import ProfileLine, parse_profile_lines
+from lingeronnx.targets.luna.timing.calibration_fit import MeasuredNode, fit_calibration
 from lingeronnx.targets.luna.timing.kernels import CallCost
-from lingeronnx.targets.timing_row import TimingRow
+from lingeronnx.targets.timing_calibration import TimingCalibration
 from tests import nets
 
-PLANTED = {"convolution": {"start": 1.3, "rest": 0.8}, "depthwise": {"start": 0.7, "rest": 2.0},
-           "product": {"start": 2.5, "rest": 1.1}, "vector": {"start": 1.9, "rest": 0.5},
-           "transpose": {"start": 1.2, "rest": 1.6}, "copy": {"start": 1.1, "rest": 1.4}}  # fmt: skip
+PLANTED = {
+    "convolution": {"start": 1.3, "rest": 0.8},
+    "depthwise": {"start": 0.7, "rest": 2.0},
+    "product": {"start": 2.5, "rest": 1.1},
+    "vector": {"start": 1.9, "rest": 0.5},
+    "transpose": {"start": 1.2, "rest": 1.6},
+    "copy": {"start": 1.1, "rest": 1.4},
+}
 
 
 def planted(platform, node=800.0):
     """Return a chip whose prices differ from the formulas by the planted factors."""
-    row = TimingRow(lingeronnx_timing=1, platform=platform, base="arcs", node=node, factors=PLANTED, spread=0.0,
-                    nodes=0, runs=0, median_error=0.0)  # fmt: skip
-    return by_name(platform).timed(row)
+    row = TimingCalibration(
+        lingeronnx_timing=1,
+        platform=platform,
+        base="arcs",
+        node=node,
+        factors=PLANTED,
+        spread=0.0,
+        nodes=0,
+        runs=0,
+        median_error=0.0,
+    )
+    return get_target(platform).timed(row)
 
 
 def board(graph, platform, noise=0.0, seed=0):
@@ -45,9 +59,9 @@ def board(graph, platform, noise=0.0, seed=0):
 
 def part(graph, chip):
     """Return the part of a graph for the chip, as its file names it."""
-    from lingeronnx.run.parts import parts_of
+    from lingeronnx.run.program_parts import split_into_parts
 
-    (alone,) = parts_of(chip.named(graph), chip).chip
+    (alone,) = split_into_parts(chip.named(graph), chip).chip
     return alone.graph
 
 
@@ -61,7 +75,7 @@ def ran(request):
 @pytest.fixture
 def few_turns(monkeypatch):
     """Leave out nodes in 2 turns instead of 10, which takes most of the time and tells the spread alone."""
-    monkeypatch.setattr(board_fit, "_TURNS", 2)
+    monkeypatch.setattr(calibration_fit, "_FOLDS", 2)
 
 
 def test_lines_are_found_among_others():
@@ -70,7 +84,7 @@ def test_lines_are_found_among_others():
         "hello\n[12:01] Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)| (16,3,3,3) | (3,3) | (1,1,1,1) | (1,1)\n"
         "a | b | (c) | (d)\nprelu|7|(1, 4)|(1, 4)\nConv2dInt | 5230 | (1,3"
     )
-    assert list(profile_lines(text)) == [
+    assert list(parse_profile_lines(text)) == [
         ProfileLine(2, "Conv2dInt", 5230, 3072, 16384),
         ProfileLine(4, "prelu", 7, 4, 4),
     ]
@@ -138,17 +152,22 @@ def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(ran, tmp_path, few_turn
 def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
     """Two families, three unknowns: exact where the nodes decide; a start that would be below 0 is 0."""
     rng = random.Random(3)
-    works = [{"a": CallCost(100.0 * rng.randint(1, 9), float(rng.randint(10, 9000))),
-              "b": CallCost(50.0 * rng.randint(1, 9), float(rng.randint(10, 9000)))} for _ in range(40)]  # fmt: skip
+    works = [
+        {
+            "a": CallCost(100.0 * rng.randint(1, 9), float(rng.randint(10, 9000))),
+            "b": CallCost(50.0 * rng.randint(1, 9), float(rng.randint(10, 9000))),
+        }
+        for _ in range(40)
+    ]
     nodes = [
         MeasuredNode(70 + 2 * w["a"].start + 3 * w["a"].rest + 4 * w["b"].start + 0.5 * w["b"].rest, w) for w in works
     ]
-    row = fitted(nodes, "venus", "arcs", 1, None)
+    row = fit_calibration(nodes, "venus", "arcs", 1, None)
     assert row.factors["a"].start == pytest.approx(2, rel=0.05)
     assert row.factors["a"].rest == pytest.approx(3, rel=0.01)
     assert row.factors["b"].rest == pytest.approx(0.5, rel=0.01)
     assert row.median_error < 1e-3
-    less = fitted(
+    less = fit_calibration(
         [MeasuredNode(max(w["a"].rest - w["a"].start, 1.0), {"a": w["a"]}) for w in works], "venus", "arcs", 1, None
     )
     assert less.factors["a"].start == 0
@@ -157,6 +176,6 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
 
 def test_one_node_gives_one_factor_for_all():
     """What a single node cannot tell apart stays together."""
-    row = fitted([MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
+    row = fit_calibration([MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
     assert row.factors["a"].start == pytest.approx(3, rel=0.02)
     assert row.factors["a"].rest == pytest.approx(3, rel=0.02)

@@ -4,11 +4,11 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.targets import by_name
+from lingeronnx.targets import get_target
 from lingeronnx.targets.latency import Latency
-from lingeronnx.targets.luna.timing.board_row import prices
-from lingeronnx.targets.luna.timing.kernels import KernelCall, cost
-from lingeronnx.targets.timing_row import TimingRow
+from lingeronnx.targets.luna.timing.board_costs import apply_calibration
+from lingeronnx.targets.luna.timing.kernels import KernelCall, estimate_call_cost
+from lingeronnx.targets.timing_calibration import TimingCalibration
 from tests import nets
 from tests.targets.test_timing_row import ROW
 
@@ -17,10 +17,10 @@ ADD = KernelCall("add", {"n": 64, "in_bits": 8, "out_bits": 8})
 
 def test_a_factor_is_on_the_start_and_one_on_the_rest():
     """An add of 64 bytes: 534 before the first element, 8 after; twice and one and a half times."""
-    row = prices(TimingRow(**ROW), by_name("venus"))
-    assert cost(ADD, row) == (2 * 534, 1.5 * 8)
+    row = apply_calibration(TimingCalibration(**ROW), get_target("venus"))
+    assert estimate_call_cost(ADD, row) == (2 * 534, 1.5 * 8)
     copy = KernelCall("memcpy", {"n": 256})
-    assert sum(cost(copy, row)) == pytest.approx(498)  # a family that is not named is as on arcs
+    assert sum(estimate_call_cost(copy, row)) == pytest.approx(498)  # a family that is not named is as on arcs
 
 
 @pytest.mark.parametrize(
@@ -34,21 +34,21 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
 def test_a_row_of_something_else_is_refused(change, platform, told):
     """One line."""
     with pytest.raises(ConfigError, match=told):
-        prices(TimingRow(**{**ROW, **change}), by_name(platform))
+        apply_calibration(TimingCalibration(**{**ROW, **change}), get_target(platform))
 
 
 def test_a_chip_with_a_row_has_a_time_with_the_range_that_was_measured():
     """The host's cycles for each node are in it; a platform that is no chip takes no row."""
     graph = nets.quantized(nets.plain(), platform="venus", effort="fast").graph
-    venus = by_name("venus").timed(TimingRow(**ROW))
+    venus = get_target("venus").timed(TimingCalibration(**ROW))
     time = lo.latency(graph, venus)
     assert isinstance(time, Latency)
     none = {**ROW, "node": 0.0}
-    free = lo.latency(graph, by_name("venus").timed(TimingRow(**none)))
+    free = lo.latency(graph, get_target("venus").timed(TimingCalibration(**none)))
     assert time.luna == pytest.approx(free.luna + 900 * len(time.layers))
     for layer in time.layers:
         assert layer.low == pytest.approx(layer.cycles / 1.2)
         assert layer.cycles * 1.2 <= layer.high * (1 + 1e-12)
     assert venus.vendor.clock == 300
     with pytest.raises(ConfigError, match="generic"):
-        by_name("generic").timed(TimingRow(**ROW))
+        get_target("generic").timed(TimingCalibration(**ROW))

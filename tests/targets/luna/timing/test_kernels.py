@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.targets.luna.prices import ARCS
-from lingeronnx.targets.luna.timing.kernels import KernelCall, cycles
-from lingeronnx.targets.luna.timing.windows import Window, conv2d, deconv, depthwise, pool
-from tests.measured import BESIDE
+from lingeronnx.targets.luna.kernel_costs import ARCS
+from lingeronnx.targets.luna.timing.kernels import KernelCall, estimate_kernel_cycles
+from lingeronnx.targets.luna.timing.window_kernels import (
+    Window,
+    estimate_conv2d_cycles,
+    estimate_deconv_cycles,
+    estimate_depthwise_cycles,
+    estimate_pool_cycles,
+)
+from tests.measured_rows import BESIDE
 
 
 @pytest.mark.parametrize("route", ARCS.copies)
@@ -51,54 +57,58 @@ def test_the_polynomial_is_what_falls():
 )
 def test_a_formula_written_out(call, want):
     """None: the kernel does not take such widths."""
-    assert cycles(call, ARCS) == want
+    assert estimate_kernel_cycles(call, ARCS) == want
 
 
 def test_a_product_rounds_its_sides_up():
     """8-bit operands: rows to 2, the inner length to 8, columns to 4."""
     widths = {"left_bits": 8, "right_bits": 8, "out_bits": 8}
-    one = cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
-    assert one == cycles(KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS)
+    one = estimate_kernel_cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
+    assert one == estimate_kernel_cycles(KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS)
     assert one == 2255 + 2 * 8 / 8 + 8 * 4 / 8 + 2 * 4 * 8 / 64 + 16
 
 
 _SQUARES = st.builds(
     lambda c, o, h, w, k, s: Window(c, h, w, o, (k, k), (s, s), (1, 1), (k // 2,) * 4),
-    st.integers(1, 40), st.integers(1, 40), st.integers(7, 40), st.integers(7, 40), st.sampled_from([1, 3, 5]),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(7, 40),
+    st.integers(7, 40),
+    st.sampled_from([1, 3, 5]),
     st.integers(1, 2),
-)  # fmt: skip
+)
 
 
 @given(_SQUARES)
 def test_more_channels_never_cost_less(window):
     """A law of every window kernel, and no convolution is faster than 64 products a cycle."""
     more = Window(**{**vars(window), "c_out": window.c_out + 2})
-    first, second = conv2d(window), conv2d(more)
+    first, second = estimate_conv2d_cycles(window), estimate_conv2d_cycles(more)
     if first is not None and second is not None:
         assert first <= second
         macs = window.c_out * window.c_in * window.kernel[0] ** 2
         stride = window.stride[0]
         assert first > macs * (window.h // stride - 2) * (window.w // stride - 2) / 64
-    assert pool(window) > 0
+    assert estimate_pool_cycles(window) > 0
 
 
 def test_windows_without_a_price():
     """What fills the array's memory, unequal channels, pads that differ."""
-    assert conv2d(Window(600, 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
-    assert depthwise(Window(8, 8, 8, 16, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
-    assert deconv(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (0, 0, 1, 1))) is None
-    assert deconv(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (2, 2, 2, 2))) is None
+    assert estimate_conv2d_cycles(Window(600, 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
+    assert estimate_depthwise_cycles(Window(8, 8, 8, 16, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
+    assert estimate_deconv_cycles(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (0, 0, 1, 1))) is None
+    assert estimate_deconv_cycles(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (2, 2, 2, 2))) is None
 
 
 def test_the_peak_of_a_large_convolution():
     """A 3x3 convolution, 64 to 128 channels over 32 x 32, takes 1,413,888 cycles: 83 % of 64 products a cycle."""
-    assert conv2d(Window(64, 32, 32, 128, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) == 1_413_888
+    assert estimate_conv2d_cycles(Window(64, 32, 32, 128, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) == 1_413_888
 
 
 @pytest.mark.skipif(not (BESIDE / "latency" / "index.json").is_file(), reason="the measured rows are not here")
 def test_every_row_beside_the_repository(capsys):
     """Kernels as the vendor's program has them, nodes as its executor calls them, layers of graphs; points measured."""
-    from benchmarks import latency_rows
+    from benchmarks import latency_validation
 
-    assert latency_rows.main([str(BESIDE / "latency")]) == 0
+    assert latency_validation.main([str(BESIDE / "latency")]) == 0
     assert "layers of graphs within 1%: 1796 of 1801" in capsys.readouterr().out

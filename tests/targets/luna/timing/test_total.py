@@ -8,7 +8,7 @@ Two convolutions, 3x3: 8 to 16 channels, then 16 to 64. Constants as stored: 8 *
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.targets.luna.timing.work import Node, Operand, work_of
+from lingeronnx.targets.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
 from tests import nets
 
 FIRST, SECOND = 1830.25, 9800.6875
@@ -80,6 +80,8 @@ def test_the_parts_of_a_layer_add_up(small):
 def test_weights_of_another_rank_have_no_price(operator):
     """Prices are asked before a graph is judged: a matrix as weights of a convolution is no end of the program."""
     size = (4,) * (1 if "1d" in operator else 2)
-    work = work_of(Node(operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))]))
+    work = list_kernel_calls(
+        TimingNode(operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))])
+    )
     assert [left.what for left in work.unpriced] == ["weights of another rank than the map"]
     assert not work.calls

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.targets.luna.timing.work import Node, Operand, work_of
+from lingeronnx.targets.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from lingeronnx.targets.luna.timing.work import Node, Operand, work_of
 def test_a_layer_norm_goes_line_by_line(shape, factors, lines, length):
     """As many kernels for each line as section 7 of the page has, each on a line; scale and bias are fetched once."""
     inputs = [Operand(shape), Operand(factors), Operand(factors, 32)]
-    work = work_of(Node("LayerNormInt", {}, inputs, [Operand(shape)]))
+    work = list_kernel_calls(TimingNode("LayerNormInt", {}, inputs, [Operand(shape)]))
     fetched, *others = [call for call in work.calls if call.kernel in ("memcpy", "memcpy_from_psram")]
     assert (fetched.arguments["n"], fetched.times) == (length, 1)
     assert [(call.arguments["n"], call.times) for call in others] == [(4 * length, 1), (length, lines)]

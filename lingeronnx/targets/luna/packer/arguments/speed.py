@@ -12,95 +12,111 @@ from dataclasses import replace
 from .....formats import LAYER_NORM
 from .... import Target
 from ....latency import Latency
-from ...packing import prices_of
-from ...prices import ARCS
-from ..judge import Judged, Ready, verdict
-from ..memory.plan import plan_memory, room
-from ..options import Options
-from .candidates import Candidate, can_be_named, followed
-from .mending import rank
+from ...kernel_costs import ARCS
+from ...packer_profile import get_kernel_costs
+from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
+from ..memory.plan import get_shared_memory_limit, plan_memory
+from ..options import PackerOptions
+from .candidates import ArgumentCandidate, include_reshape_aliases, is_valid_option_name
+from .local_search import rank_verdict
 
-__all__ = ["Found", "faster", "savable", "weight"]
+__all__ = ["EvaluatedCandidate", "estimate_max_saving", "find_faster_arguments", "get_comparison_cycles"]
 
 #: A candidate and the verdict under it.
-Found = tuple[Candidate, Judged]
+EvaluatedCandidate = tuple[ArgumentCandidate, DetailedVerdict]
 
-_NAMES = 6  # tensors that are tried for each move
-_MOVES = 4
+_MAX_TENSORS_PER_MOVE = 6  # tensors that are tried for each move
+_MAX_MOVES = 4
 
 
-def weight(time: Latency, target: Target) -> float:
+def get_comparison_cycles(time: Latency, target: Target) -> float:
     """Return the cycles that arguments and forms are compared by."""
-    copies = (prices_of(target) or ARCS).copies["memcpy_from_psram"]
+    copies = (get_kernel_costs(target) or ARCS).copies["memcpy_from_psram"]
     return time.high + sum(copies.cycles(work.bytes) for work in time.unpriced if work.bound is None and work.bytes)
 
 
-def faster(ready: Ready, target: Target, base: Options, found: Found, worth: float | None) -> Found:
+def find_faster_arguments(
+    ready: PreparedGraph, target: Target, base: PackerOptions, found: EvaluatedCandidate, worth: float | None
+) -> EvaluatedCandidate:
     """Return the fastest of `found` and what lies near it; the same where nothing is known of its time.
 
     worth : the share of the time that constants in shared memory must save; None: they stay outside.
     """
     if not found[1].chip_ready or found[1].weighed is None:
         return found
-    for _ in range(_MOVES):
-        better = _better(ready, target, base, found, _moved(found), 1.0)
+    for _ in range(_MAX_MOVES):
+        better = _find_better(ready, target, base, found, _iterate_neighbors(found), 1.0)
         if better is None:
             break
         found = better
     net = found[1].net
     if worth is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
         return found  # a LayerNormInt may write behind its plan, where the constants would lie
-    if found[0].prefetch and savable(found[1], target) <= worth * _weight(found[1], target):
+    if found[0].prefetch and estimate_max_saving(found[1], target) <= worth * _get_verdict_cycles(found[1], target):
         return found
     kept = replace(found[0], shared=True)
     return (
-        _better(ready, target, base, found, iter(dict.fromkeys([kept, replace(kept, psram=())])), 1.0 - worth) or found
+        _find_better(ready, target, base, found, iter(dict.fromkeys([kept, replace(kept, psram=())])), 1.0 - worth)
+        or found
     )
 
 
-def savable(said: Judged, target: Target) -> float:
+def estimate_max_saving(said: DetailedVerdict, target: Target) -> float:
     """Return the cycles that constants in shared memory save at most, where they are prefetched.
 
     Kernels take as long as before: only waits, copies of data, and what has no bound can go.
     """
     time = said.weighed
-    return 0.0 if time is None else time.waits + time.moved + weight(time, target) - time.high
+    return 0.0 if time is None else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
 
 
-def _better(
-    ready: Ready, target: Target, base: Options, found: Found, trials: Iterator[Candidate], share: float
-) -> Found | None:
+def _find_better(
+    ready: PreparedGraph,
+    target: Target,
+    base: PackerOptions,
+    found: EvaluatedCandidate,
+    trials: Iterator[ArgumentCandidate],
+    share: float,
+) -> EvaluatedCandidate | None:
     """Return the fastest of `trials` that is promised as well as `found` and takes less than that share of its time."""
-    best, least = None, share * _weight(found[1], target)
+    best, least = None, share * _get_verdict_cycles(found[1], target)
     for candidate in trials:
         options = candidate.options(base)
-        memory = plan_memory(ready.net, target, options, room(target, base) + 1) if ready.net is not None else None
+        memory = (
+            plan_memory(ready.net, target, options, get_shared_memory_limit(target, base) + 1)
+            if ready.net is not None
+            else None
+        )
         if memory is None:
             continue
-        said = verdict(ready, target, options, memory)
-        if said.chip_ready and rank(said) <= rank(found[1]) and _weight(said, target) < least:
-            best, least = (candidate, said), _weight(said, target)
+        said = evaluate_plan(ready, target, options, memory)
+        if (
+            said.chip_ready
+            and rank_verdict(said) <= rank_verdict(found[1])
+            and _get_verdict_cycles(said, target) < least
+        ):
+            best, least = (candidate, said), _get_verdict_cycles(said, target)
     return best
 
 
-def _weight(said: Judged, target: Target) -> float:
+def _get_verdict_cycles(said: DetailedVerdict, target: Target) -> float:
     time = said.weighed
-    return float("inf") if time is None else weight(time, target)
+    return float("inf") if time is None else get_comparison_cycles(time, target)
 
 
-def _moved(found: Found) -> Iterator[Candidate]:
+def _iterate_neighbors(found: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
     """Yield candidates with one tensor less in external memory; without prefetching also those with, and one more."""
     candidate, said = found
     if said.net is None or candidate.all_psram:
         return
     sizes = {t.name: t.bytes for t in said.net.values()}
-    for name in sorted(candidate.psram, key=lambda name: -sizes.get(name, 0))[:_NAMES]:
-        gone = {name, *followed(said.net, [name])}
+    for name in sorted(candidate.psram, key=lambda name: -sizes.get(name, 0))[:_MAX_TENSORS_PER_MOVE]:
+        gone = {name, *include_reshape_aliases(said.net, [name])}
         yield replace(candidate, psram=tuple(n for n in candidate.psram if n not in gone))
     if candidate.prefetch:
         return
     hidden = replace(candidate, prefetch=True)
     yield hidden
-    others = [name for name in sizes if name not in candidate.psram and can_be_named(name)]
-    for name in sorted(others, key=lambda name: -sizes[name])[:_NAMES]:
-        yield replace(hidden, psram=(*candidate.psram, *followed(said.net, [name])))
+    others = [name for name in sizes if name not in candidate.psram and is_valid_option_name(name)]
+    for name in sorted(others, key=lambda name: -sizes[name])[:_MAX_TENSORS_PER_MOVE]:
+        yield replace(hidden, psram=(*candidate.psram, *include_reshape_aliases(said.net, [name])))

@@ -6,21 +6,32 @@ import math
 
 from .....graph import ir
 from .... import Target
-from ...packing import packing
-from ..beliefs import unmeasured
-from ..window import PackedWindow, by, sizes
+from ...packer_profile import get_packer_profile
+from ..assumptions import unmeasured
+from ..window import PackerWindow, format_sides, static_shape
 from .conv import stride_within_kernel
 
 __all__ = [
-    "window_axes", "pool_strides", "pool_pads", "pool_sides", "pool_line_buffer", "pool_line_buffer_free",
-    "pool_line_buffer_swapped", "pool_line_buffer_max", "pool_line_buffer_average", "pool_map_average",
-    "pool_map_odd", "pool_ceil", "average_area", "whole_map_area",
-]  # fmt: skip
+    "window_axes",
+    "pool_strides",
+    "pool_pads",
+    "max_pool_side",
+    "pool_line_buffer",
+    "pool_line_buffer_unchecked",
+    "pool_line_buffer_swapped",
+    "pool_line_buffer_max",
+    "pool_line_buffer_average",
+    "average_pool_input_bytes",
+    "odd_kernel_input_bytes",
+    "pool_ceil_mode",
+    "average_area",
+    "global_average_area",
+]
 
 
 def window_axes(node: ir.Node, target: Target) -> object:
     """a window has as many sides, 1 or 2, as its map has behind batch and channels | export the model again."""
-    shape, sides = sizes(node.inputs[0]), ir.attr(node, "kernel_shape")
+    shape, sides = static_shape(node.inputs[0]), ir.get_attr(node, "kernel_shape")
     if shape is None or not sides or (len(sides) in (1, 2) and len(shape) == len(sides) + 2):
         return None
     return f"{len(sides)} sides, a map of {len(shape)} axes"
@@ -35,57 +46,65 @@ def pool_pads(node: ir.Node, target: Target) -> object:
     """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
-    w = PackedWindow.of(node)
+    w = PackerWindow.of(node)
     if w is None:
         return None
     most: float = math.inf
     if node.op_type == "MaxPool":
-        limit = packing(target).pool.max_pad_named if _named(node) else packing(target).pool.max_pad
+        limit = (
+            get_packer_profile(target).pool.max_pad_named
+            if _has_platform_attribute(node)
+            else get_packer_profile(target).pool.max_pad
+        )
         most = math.inf if limit is None else limit
     limits = [min(most, k) for k in w.kernel] * 2
     return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
 
 
-def pool_sides(node: ir.Node, target: Target) -> object:
+def max_pool_side(node: ir.Node, target: Target) -> object:
     """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
-    w = PackedWindow.of(node)
+    w = PackerWindow.of(node)
     if w is None:
         return None
-    most = packing(target).pool.max_kernel_named if _named(node) else packing(target).pool.max_kernel
+    most = (
+        get_packer_profile(target).pool.max_kernel_named
+        if _has_platform_attribute(node)
+        else get_packer_profile(target).pool.max_kernel
+    )
     whole = w.kernel[0] == w.height or w.kernel[1] == w.width
-    return by(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
+    return format_sides(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
 
 
-def _named(node: ir.Node) -> bool:
-    return ir.attr(node, "platform") is not None
+def _has_platform_attribute(node: ir.Node) -> bool:
+    return ir.get_attr(node, "platform") is not None
 
 
 def pool_line_buffer(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
     {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
-    w = PackedWindow.of(node)
-    if w is None or max(w.kernel) > packing(target).pool.free_side:
+    w = PackerWindow.of(node)
+    if w is None or max(w.kernel) > get_packer_profile(target).pool.free_side:
         return None
     return _pool_line_buffer(w, target)
 
 
-def pool_line_buffer_free(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
-    w = PackedWindow.of(node)
-    if w is None or packing(target).pool.free_right:
+    w = PackerWindow.of(node)
+    if w is None or get_packer_profile(target).pool.free_right:
         return None
     return _pool_line_buffer(w, target)
 
 
-def _pool_line_buffer(w: PackedWindow, target: Target) -> str | None:
-    align = packing(target).pool.channel_align
+def _pool_line_buffer(w: PackerWindow, target: Target) -> str | None:
+    align = get_packer_profile(target).pool.channel_align
     need = min(w.line_buffer(align), w.line_buffer(align, swapped=True))
-    return f"{need} bytes" if need > packing(target).pool.slab else None
+    return f"{need} bytes" if need > get_packer_profile(target).pool.slab else None
 
 
 @unmeasured("a stride above 1 harms where a pool's axes are swapped, as it does under a convolution")
@@ -94,7 +113,7 @@ def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     swapping axes, unless a side is above {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller
     window.
     """
-    w, kind = PackedWindow.of(node), packing(target).pool
+    w, kind = PackerWindow.of(node), get_packer_profile(target).pool
     if w is None or max(w.strides) == 1 or max(w.kernel) > kind.free_side:
         return None
     need = w.line_buffer(kind.channel_align)
@@ -105,7 +124,7 @@ def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
     """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = PackedWindow.of(node), packing(target).pool.inner_slab_max
+    w, most = PackerWindow.of(node), get_packer_profile(target).pool.inner_slab_max
     if w is None or most is None:
         return None
     return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
@@ -115,37 +134,37 @@ def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
     {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = PackedWindow.of(node), packing(target).pool.inner_slab_average
+    w, most = PackerWindow.of(node), get_packer_profile(target).pool.inner_slab_average
     if w is None or most is None:
         return None
     return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
 
 
-def pool_map_average(node: ir.Node, target: Target) -> object:
+def average_pool_input_bytes(node: ir.Node, target: Target) -> object:
     """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
     8 | cut the map into tiles of rows.
     """
-    w, most = PackedWindow.of(node), packing(target).pool.max_map_average
+    w, most = PackerWindow.of(node), get_packer_profile(target).pool.max_map_average
     if w is None or most is None:
         return None
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_map_odd(node: ir.Node, target: Target) -> object:
+def odd_kernel_input_bytes(node: ir.Node, target: Target) -> object:
     """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
-    w, most = PackedWindow.of(node), packing(target).pool.max_map_odd
+    w, most = PackerWindow.of(node), get_packer_profile(target).pool.max_map_odd
     if w is None or most is None or not any(k % 2 for k in w.kernel):
         return None
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_ceil(node: ir.Node, target: Target) -> object:
+def pool_ceil_mode(node: ir.Node, target: Target) -> object:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
-    if not ir.attr(node, "ceil_mode", 0):
+    if not ir.get_attr(node, "ceil_mode", 0):
         return None
-    w = PackedWindow.of(node)
+    w = PackerWindow.of(node)
     if w is None:
         return "ceil_mode 1"
     rest = [(n + w.pads[i] + w.pads[i + 2] - w.kernel[i]) % w.strides[i] for i, n in enumerate((w.height, w.width))]
@@ -154,19 +173,19 @@ def pool_ceil(node: ir.Node, target: Target) -> object:
 
 def average_area(node: ir.Node, target: Target) -> object:
     """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
-    w = PackedWindow.of(node)
+    w = PackerWindow.of(node)
     if w is None:
         return None
-    return f"{w.area} elements" if w.area > packing(target).pool.max_average_area else None
+    return f"{w.area} elements" if w.area > get_packer_profile(target).pool.max_average_area else None
 
 
-def whole_map_area(node: ir.Node, target: Target) -> object:
+def global_average_area(node: ir.Node, target: Target) -> object:
     """an average over the whole map is over a power of two of elements, or over at most
     {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
-    w, each = PackedWindow.of(node), packing(target).pool.area_per_channel
+    w, each = PackerWindow.of(node), get_packer_profile(target).pool.area_per_channel
     if w is None or each is None or not w.single:
         return None
     power = w.area & (w.area - 1) == 0
     most = each * w.channels
-    return f"{by(w.kernel)} of {w.channels} channels" if not power and w.area > most else None
+    return f"{format_sides(w.kernel)} of {w.channels} channels" if not power and w.area > most else None

@@ -7,40 +7,40 @@ from dataclasses import dataclass
 
 from .... import Target
 from ....verdict import VerdictFinding
-from ..net import Net, NetStep
-from ..options import Options
-from .areas import AreaNode
+from ..options import PackerOptions
+from ..packer_graph import PackerGraph, PackerStep
 from .plan import MemoryPlan
+from .work_areas import PlacedStep
 
-__all__ = ["HALF", "RESHAPED", "PlannedNet", "refused", "wrong"]
+__all__ = ["MAX_COPY_BYTES", "RESHAPE_OPERATORS", "PlannedGraph", "make_refusal_finding", "make_wrong_result_finding"]
 
 #: The executors copy at most so many bytes at once.
-HALF = 65536
+MAX_COPY_BYTES = 65536
 
 #: What keeps the order of the elements.
-RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+RESHAPE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 @dataclass(frozen=True)
-class PlannedNet:
+class PlannedGraph:
     """A planned graph: all that a fault may depend on."""
 
-    net: Net
+    net: PackerGraph
     memory: MemoryPlan
     target: Target
-    options: Options
+    options: PackerOptions
     places: Mapping[str, str]
 
-    def node(self, step: NetStep) -> AreaNode:
+    def node(self, step: PackerStep) -> PlacedStep:
         """Look a step's tensors up."""
-        return AreaNode.of(self.net, step, self.places)
+        return PlacedStep.of(self.net, step, self.places)
 
 
-def wrong(step: NetStep, rule: str, value: object, remedy: str) -> VerdictFinding:
+def make_wrong_result_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:
     """Return a finding on what packs and is not computed right."""
     return VerdictFinding("right", step.origin, rule, str(value), remedy)
 
 
-def refused(step: NetStep, rule: str, value: object, remedy: str) -> VerdictFinding:
+def make_refusal_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:
     """Return a finding on what the packer refuses."""
     return VerdictFinding("packs", step.origin, rule, str(value), remedy)

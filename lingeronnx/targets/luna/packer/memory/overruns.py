@@ -9,41 +9,49 @@ from types import MappingProxyType
 
 from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from ....verdict import VerdictFinding
-from ...packing import Packing
-from ..beliefs import unmeasured
-from ..net import Net, NetStep
+from ...packer_profile import PackerProfile
+from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
-from ..window import rounded
-from .areas import AreaNode
-from .plan import MemoryPlan, Spot
+from ..packer_graph import PackerGraph, PackerStep
+from ..window import round_up
+from .plan import Allocation, MemoryPlan
+from .work_areas import PlacedStep
 
-__all__ = ["OVERRUNS", "PERHAPS", "UNSURE", "Overrun", "outputs_past", "overruns", "written_past"]
+__all__ = [
+    "OVERRUNS",
+    "POSSIBLE_OVERRUNS",
+    "UNCONFIRMED_RULE",
+    "Overrun",
+    "check_output_overruns",
+    "check_overruns",
+    "find_overruns",
+]
 
 #: Bytes from `start` to `end`, `end` not included.
 Span = tuple[int, int]
 
 #: Need = what is written, counted from the start of the work area.
-Need = Callable[[AreaNode], tuple[Span, ...]]
+OverrunRule = Callable[[PlacedStep], tuple[Span, ...]]
 
 
 def _from_start(need: int) -> tuple[Span, ...]:
     return ((0, need),) if need else ()
 
 
-def _single(node: AreaNode) -> bool:
+def _is_global_pool(node: PlacedStep) -> bool:
     return list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
 
 
-def _average(node: AreaNode) -> tuple[Span, ...]:
+def _average(node: PlacedStep) -> tuple[Span, ...]:
     area = math.prod(node.step.get("kernel_shape"))
-    return _from_start(area + 4 * node.x.shape[1] if _single(node) and area & (area - 1) == 0 else 0)
+    return _from_start(area + 4 * node.x.shape[1] if _is_global_pool(node) and area & (area - 1) == 0 else 0)
 
 
-def _norm_venus(node: AreaNode) -> tuple[Span, ...]:
+def _norm_venus(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(8 * node.inputs[1].elements)
 
 
-def _norm_later(node: AreaNode) -> tuple[Span, ...]:
+def _norm_later(node: PlacedStep) -> tuple[Span, ...]:
     """Scratch of a row, copies of the factor (T bytes) and the bias (4 T), and 16 T behind these the row itself.
 
     A factor in shared memory is not copied, nor is the bias: the row then lies 16 T behind the bias itself (`inside`).
@@ -54,39 +62,39 @@ def _norm_later(node: AreaNode) -> tuple[Span, ...]:
     return (0, 13 * row + 8), (25 * row + 8, 27 * row + 8)
 
 
-def _lstm_venus(node: AreaNode) -> tuple[Span, ...]:
+def _lstm_venus(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(40 * int(node.step.get("hidden_size")))
 
 
-def _linear_venusa(node: AreaNode) -> tuple[Span, ...]:
+def _linear_venusa(node: PlacedStep) -> tuple[Span, ...]:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
     return _from_start(rows * (outputs + max(outputs, columns)) if node.away and rows > 1 else 0)
 
 
 @unmeasured("a single output makes as many more bytes as are planned; 96 were seen behind one plan")
-def _linear_perhaps(node: AreaNode) -> int:
+def _linear_perhaps(node: PlacedStep) -> int:
     """Return the bytes that a LinearInt with one output may write, where those of others are not the whole truth."""
     rows = node.x.elements // node.x.shape[-1]
     return 2 * node.x.elements if node.y.shape[-1] == 1 and node.away and rows > 1 else 0
 
 
-def _glu(node: AreaNode) -> tuple[Span, ...]:
+def _glu(node: PlacedStep) -> tuple[Span, ...]:
     lines = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
     return _from_start(7 * lines * node.x.shape[-1])
 
 
-def _softmax_venusa(node: AreaNode) -> tuple[Span, ...]:
+def _softmax_venusa(node: PlacedStep) -> tuple[Span, ...]:
     """What lay between the planned area and 16 bytes for each element came to no harm, whoever read it later."""
     return ((16 * node.x.elements, 22 * node.x.elements),)
 
 
-def _relu_later(node: AreaNode) -> tuple[Span, ...]:
+def _relu_later(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(node.x.bytes if node.outside() or node.away else 0)
 
 
 #: Packing.areas -> operator -> need.
-OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
+OVERRUNS: Mapping[str, Mapping[str, OverrunRule]] = MappingProxyType(
     {
         "venus": {LAYER_NORM.name: _norm_venus, LSTM.name: _lstm_venus},
         "arcs": {LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, "Relu": _relu_later},
@@ -102,18 +110,18 @@ OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
 )
 
 #: Packing.areas -> operator -> bytes from the start of the work area that may be written; they are told of, no more.
-PERHAPS: Mapping[str, Mapping[str, Callable[[AreaNode], int]]] = {"venusA": {LINEAR.name: _linear_perhaps}}
+POSSIBLE_OVERRUNS: Mapping[str, Mapping[str, Callable[[PlacedStep], int]]] = {"venusA": {LINEAR.name: _linear_perhaps}}
 
 #: Operators that stop, or err, where the work area is too small, whatever lies behind it.
-_STRICT = ("Relu",)
+_ALWAYS_HARMFUL_OPERATORS = ("Relu",)
 
 #: The rule of a warning that nobody measured.
-UNSURE = "a LinearInt of one output stays within its work area, for all that is known"
+UNCONFIRMED_RULE = "a LinearInt of one output stays within its work area, for all that is known"
 
 _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
 
 
-def workspace(net: Net, memory: MemoryPlan) -> Spot | None:
+def find_work_area(net: PackerGraph, memory: MemoryPlan) -> Allocation | None:
     """Return the work area that all nodes use: the one of the first node that needs one."""
     areas = [spot for spot in memory.spots.values() if spot.kind == "area"]
     return min(areas, key=lambda spot: spot.first, default=None)
@@ -126,61 +134,68 @@ class Overrun:
     sure : it was measured that it writes behind the memory that is planned in all, if it does.
     """
 
-    step: NetStep
+    step: PackerStep
     need: int
     end: int
     hit: tuple[str, ...]
     sure: bool
 
 
-def written_past(net: Net, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
+def find_overruns(net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
     """Yield every node that writes past the work area."""
-    block = workspace(net, memory)
+    block = find_work_area(net, memory)
     if block is None:
         return
     for index, step in enumerate(net.steps):
         rule = OVERRUNS[table].get(step.op)
-        node = AreaNode.of(net, step, places)
+        node = PlacedStep.of(net, step, places)
         spans = () if rule is None else rule(node)
-        perhaps = PERHAPS.get(table, {}).get(step.op)
+        perhaps = POSSIBLE_OVERRUNS.get(table, {}).get(step.op)
         known = max((end for _, end in spans), default=0)
         need = max(known, 0 if perhaps is None else perhaps(node))
         if need <= block.size:
             continue
-        sure = need == known or block.offset + known > _end(memory, block)
-        exposed = _EXPOSED.get(step.op, _all_exposed)(node, memory, block, table)
+        sure = need == known or block.offset + known > _get_region_end(memory, block)
+        exposed = _EXPOSURE_RULES.get(step.op, _all_exposed)(node, memory, block, table)
         hit: set[str] = set()
         for start, end in spans:
             behind = (block.offset + max(start, block.size), block.offset + end)
-            hit |= set(_hits(net, memory, block.place, behind, index, exposed))
+            hit |= set(_find_live_overlaps(net, memory, block.place, behind, index, exposed))
         yield Overrun(step, need, block.offset + need, tuple(sorted(hit)), sure)
 
 
-def overruns(net: Net, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[VerdictFinding]:
+def check_overruns(
+    net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]
+) -> Iterator[VerdictFinding]:
     """Yield a finding for every node that writes past its work area onto something alive, or past the plan."""
-    block = workspace(net, memory)
+    block = find_work_area(net, memory)
     if block is None:
         return
-    for overrun in written_past(net, memory, table, places):
+    for overrun in find_overruns(net, memory, table, places):
         step = overrun.step
         text = f"{step.op} stays within its work area"
         value = f"{overrun.need} bytes, {block.size} are planned"
-        if overrun.hit or step.op in _STRICT:
+        if overrun.hit or step.op in _ALWAYS_HARMFUL_OPERATORS:
             where = f"; {', '.join(overrun.hit)} lies behind" if overrun.hit else ""
             yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
-        elif overrun.end > _end(memory, block):
+        elif overrun.end > _get_region_end(memory, block):
             written = "are written" if overrun.sure else "may be written"
-            past = f"{value}; {overrun.end - _end(memory, block)} bytes behind the plan {written}"
-            yield VerdictFinding("plan", step.origin, text if overrun.sure else UNSURE, past, _REMEDY)
+            past = f"{value}; {overrun.end - _get_region_end(memory, block)} bytes behind the plan {written}"
+            yield VerdictFinding("plan", step.origin, text if overrun.sure else UNCONFIRMED_RULE, past, _REMEDY)
 
 
-def _end(memory: MemoryPlan, spot: Spot) -> int:
+def _get_region_end(memory: MemoryPlan, spot: Allocation) -> int:
     """Return where the memory ends that is reserved in the place of `spot`: the plan, rounded up to 64."""
-    return rounded(memory.shared if spot.place == SHARE else memory.psram, 64)
+    return round_up(memory.shared if spot.place == SHARE else memory.psram, 64)
 
 
-def _hits(
-    net: Net, memory: MemoryPlan, place: str, span: Span, index: int, exposed: Mapping[str, Span] = MappingProxyType({})
+def _find_live_overlaps(
+    net: PackerGraph,
+    memory: MemoryPlan,
+    place: str,
+    span: Span,
+    index: int,
+    exposed: Mapping[str, Span] = MappingProxyType({}),
 ) -> list[str]:
     """Return what is alive at node `index` within the bytes `span` of a place.
 
@@ -204,31 +219,31 @@ def _hits(
 
 
 #: What an operator may hit without harm, told by what is left.
-Exposed = Callable[[AreaNode, MemoryPlan, Spot, str], Mapping[str, Span]]
+ExposureRule = Callable[[PlacedStep, MemoryPlan, Allocation, str], Mapping[str, Span]]
 _NOTHING = (0, 0)
 
 
-def _all_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
+def _all_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     return {}
 
 
-def _linear_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
+def _linear_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     """The input has been read when the sums are written."""
-    return {} if _kept(node, memory) else {node.x.name: _NOTHING}
+    return {} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}
 
 
-def _softmax_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
+def _softmax_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     """All is read before anything is written here, and written after all."""
-    return {node.y.name: _NOTHING, **({} if _kept(node, memory) else {node.x.name: _NOTHING})}
+    return {node.y.name: _NOTHING, **({} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING})}
 
 
-def _average_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
+def _average_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     """The output is hit only by the sums, behind the ones."""
     own, ones = memory.spots[node.y.name], block.offset + math.prod(node.x.shape[2:])
     return {node.y.name: _NOTHING} if own.offset <= ones else {}
 
 
-def _norm_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
+def _norm_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     """Row by row: the scratch of one row is written over the results of those before and the inputs of those behind.
 
     Constants have been copied from their buffer before the first row; only the copies may lie over what is still to be
@@ -241,17 +256,17 @@ def _norm_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -
         if (name := memory.buffers.get(node.step.name)) is not None:
             buffer, copies = memory.spots[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
             exposed[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
-        if not _kept(node, memory):
+        if not _is_input_live_later(node, memory):
             exposed[node.x.name] = (source.offset + row, source.offset + rows * row)
     return exposed
 
 
-def _kept(node: AreaNode, memory: MemoryPlan) -> bool:
+def _is_input_live_later(node: PlacedStep, memory: MemoryPlan) -> bool:
     """Whether the input is read again later."""
     return memory.spots[node.x.name].last > memory.spots[node.y.name].first
 
 
-_EXPOSED: Mapping[str, Exposed] = {
+_EXPOSURE_RULES: Mapping[str, ExposureRule] = {
     LINEAR.name: _linear_exposed,
     AVG_POOL2D.name: _average_exposed,
     LAYER_NORM.name: _norm_exposed,
@@ -259,16 +274,19 @@ _EXPOSED: Mapping[str, Exposed] = {
 }
 
 
-def outputs_past(net: Net, memory: MemoryPlan, kind: Packing) -> Iterator[VerdictFinding]:
+def check_output_overruns(net: PackerGraph, memory: MemoryPlan, kind: PackerProfile) -> Iterator[VerdictFinding]:
     """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
     for index, step in enumerate(net.steps):
-        name, need, what = _written(net, step, kind)
+        name, need, what = _get_output_overrun(net, step, kind)
         if not name or need <= memory.spots[name].size:
             continue
         spot = memory.spots[name]
         end = spot.offset + need
-        behind, over = (spot.offset + spot.size, end), end - _end(memory, spot)
-        hit = [*_hits(net, memory, spot.place, behind, index), *_cell_hit(step, memory, spot.place, behind)]
+        behind, over = (spot.offset + spot.size, end), end - _get_region_end(memory, spot)
+        hit = [
+            *_find_live_overlaps(net, memory, spot.place, behind, index),
+            *_find_cell_overlap(step, memory, spot.place, behind),
+        ]
         if over > 0 and spot.place == PSRAM:
             hit.append("the executor's own memory")
         text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
@@ -281,14 +299,14 @@ def outputs_past(net: Net, memory: MemoryPlan, kind: Packing) -> Iterator[Verdic
 
 
 @unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
-def _cell_hit(step: NetStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
+def _find_cell_overlap(step: PackerStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
     """Return the last cell of an LSTMInt that lies within the bytes `span` of a place; no row had it there."""
     cells = [memory.spots[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.spots]
     hit = [c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells]
     return [step.outputs[2]] if any(hit) else []
 
 
-def _written(net: Net, step: NetStep, kind: Packing) -> tuple[str, int, str]:
+def _get_output_overrun(net: PackerGraph, step: PackerStep, kind: PackerProfile) -> tuple[str, int, str]:
     """Return an output, the bytes written to it, and what it is: a last state in 32 bits, two lines whatever it has."""
     if step.op == LSTM.name and kind.wide_states and len(step.outputs) > 1:
         return step.outputs[1], 4 * net.tensors[step.outputs[1]].elements, "the last state of an LSTMInt"

@@ -16,24 +16,40 @@ from typing import NamedTuple, overload
 
 from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from .... import Target
-from ...packing import packing
-from ..net import Net
-from ..options import PSRAM, SHARE, Options
-from ..window import rounded
-from .areas import AreaNode, area
-from .constants import Stored, stored_constants
+from ...packer_profile import get_packer_profile
+from ..options import PSRAM, SHARE, PackerOptions
+from ..packer_graph import PackerGraph
+from ..window import round_up
+from .constants import StoredSize, compute_stored_sizes
+from .work_areas import PlacedStep, get_work_area
 
-__all__ = ["BUFFERS", "IN_PLACE", "MemoryPlan", "Spot", "plan_memory", "room", "sums"]
+__all__ = [
+    "Allocation",
+    "IN_PLACE_OPERATORS",
+    "MemoryPlan",
+    "RESERVED_BUFFER_NAMES",
+    "get_shared_memory_limit",
+    "plan_memory",
+    "sum_live_bytes",
+]
 
 #: Nodes that fetch their constants ahead.
-PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
+PREFETCHING_OPERATORS = (
+    CONV1D.name,
+    CONV2D.name,
+    CONV_TRANSPOSE2D.name,
+    LINEAR.name,
+    LSTM.name,
+    GRU.name,
+    LAYER_NORM.name,
+)
 #: Names that the packer takes for its own buffers'.
-BUFFERS = ("dma_buffer1", "dma_buffer2")
+RESERVED_BUFFER_NAMES = ("dma_buffer1", "dma_buffer2")
 #: What needs no bytes of its own where both sides have one place.
-IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
+IN_PLACE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
-class Spot(NamedTuple):
+class Allocation(NamedTuple):
     """Where a tensor lies: its place, the offset there, its bytes, the first and last node of its life.
 
     kind : "tensor", "area" for work, or "buffer" of the DMA.
@@ -58,7 +74,7 @@ class MemoryPlan:
     be compared with the limit.
     """
 
-    spots: Mapping[str, Spot]
+    spots: Mapping[str, Allocation]
     shared: int
     psram: int
     areas: Mapping[str, int]
@@ -82,11 +98,11 @@ class MemoryPlan:
 
     def living(self, nodes: int) -> list[int]:
         """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
-        return sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
+        return sum_live_bytes(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
 
 
 @dataclass(slots=True)
-class _Item:
+class _PlanItem:
     """A tensor to be placed."""
 
     name: str
@@ -98,7 +114,7 @@ class _Item:
     kind: str = "tensor"
 
 
-def places_of(net: Net, options: Options) -> dict[str, str]:
+def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
     """Return the place of every tensor of a run and of every constant."""
     places = {}
     for tensor in net.values():
@@ -112,36 +128,38 @@ def places_of(net: Net, options: Options) -> dict[str, str]:
 
 
 @overload
-def plan_memory(net: Net, target: Target, options: Options) -> MemoryPlan: ...
+def plan_memory(net: PackerGraph, target: Target, options: PackerOptions) -> MemoryPlan: ...
 
 
 @overload
-def plan_memory(net: Net, target: Target, options: Options, below: int) -> MemoryPlan | None: ...
+def plan_memory(net: PackerGraph, target: Target, options: PackerOptions, below: int) -> MemoryPlan | None: ...
 
 
-def plan_memory(net: Net, target: Target, options: Options, below: int | None = None) -> MemoryPlan | None:
+def plan_memory(
+    net: PackerGraph, target: Target, options: PackerOptions, below: int | None = None
+) -> MemoryPlan | None:
     """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
 
     What lives at once needs a block each, which often says so before there is a plan.
     """
-    stored = stored_constants(net, target)
+    stored = compute_stored_sizes(net, target)
     total = sum(one.written for one in stored.values())
     held = total if options.parameters == SHARE else 0
     if below is not None and held >= below:
         return None
-    places = places_of(net, options)
-    items = _tensors(net, places)
-    areas, blocks = _areas(net, target, places)
-    buffers, users, fetched = _buffers(net, stored, options)
+    places = resolve_placements(net, options)
+    items = _collect_tensors(net, places)
+    areas, blocks = _collect_work_areas(net, target, places)
+    buffers, users, fetched = _collect_prefetch_buffers(net, stored, options)
     items += blocks + buffers
     if not items:
         raise ValueError("an empty graph has no plan")
-    least = _least(net, items)
+    least = _get_peak_live_bytes(net, items)
     if below is not None and least + held >= below:
         return None
-    owners = _owners(items)
-    best = _by_size(items, owners)
-    for strategy in (_by_breadth, _by_order):
+    owners = _get_root_items(items)
+    best = _layout_by_size(items, owners)
+    for strategy in (_layout_by_live_bytes, _layout_in_execution_order):
         if best.bytes_in(SHARE) <= least:
             break
         other = strategy(len(net.steps), list(owners.values()))
@@ -150,7 +168,7 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
     if below is not None and shared + held >= below:
         return None
     spots = best.spots(items)
-    limit = room(target, options)
+    limit = get_shared_memory_limit(target, options)
     return MemoryPlan(
         spots=spots,
         shared=shared,
@@ -166,19 +184,19 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
     )
 
 
-def room(target: Target, options: Options) -> int:
+def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
     """Return the bytes of shared memory that a plan may need."""
     assert target.shared_memory is not None
     return target.shared_memory if options.limit is None else min(target.shared_memory, options.limit)
 
 
-def _least(net: Net, items: Sequence[_Item]) -> int:
+def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
     """Return the most bytes of shared memory that live at once, what is made in place not counted."""
     alive = [(item.size, item.first, item.last) for item in items if item.place == SHARE and item.root is None]
-    return max(sums(len(net.steps), alive), default=0)
+    return max(sum_live_bytes(len(net.steps), alive), default=0)
 
 
-def sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
+def sum_live_bytes(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
     """Return at each node the sum of all (bytes, first node, last node) that live there."""
     change = [0] * (nodes + 1)
     for size, first, last in alive:
@@ -187,49 +205,53 @@ def sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
     return list(itertools.accumulate(change[:-1]))
 
 
-def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
+def _collect_tensors(net: PackerGraph, places: Mapping[str, str]) -> list[_PlanItem]:
     """Return the tensors of a run in the packer's order: graph inputs, outputs by node, cut parts at the end."""
     last = len(net.steps) - 1
     until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
-    items: list[_Item] = []
-    late: list[_Item] = []
+    items: list[_PlanItem] = []
+    late: list[_PlanItem] = []
     roots: dict[str, str] = {}
     for name in net.inputs:
-        items.append(_Item(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
+        items.append(_PlanItem(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
     for index, step in enumerate(net.steps):
         for name in step.outputs:
             end = last if name in net.outputs else until.get(name, index)
-            item = _Item(name, net.tensors[name].planned, index, end, places[name])
-            if step.op in IN_PLACE and places.get(step.inputs[0]) == places[name]:
+            item = _PlanItem(name, net.tensors[name].planned, index, end, places[name])
+            if step.op in IN_PLACE_OPERATORS and places.get(step.inputs[0]) == places[name]:
                 source = step.inputs[0]
                 if not net.tensors[source].constant:
                     item.root = roots[name] = roots.get(source, source)
             (late if step.made == "part" else items).append(item)
     for item in items:
-        if item.name in BUFFERS:  # taken for a buffer of the DMA, which lives for the whole run
+        if item.name in RESERVED_BUFFER_NAMES:  # taken for a buffer of the DMA, which lives for the whole run
             item.first, item.last = 0, last
     return items + late
 
 
-def _areas(net: Net, target: Target, places: Mapping[str, str]) -> tuple[dict[str, int], list[_Item]]:
+def _collect_work_areas(
+    net: PackerGraph, target: Target, places: Mapping[str, str]
+) -> tuple[dict[str, int], list[_PlanItem]]:
     """Return the bytes of every node, and one block for each place."""
     per_node: dict[str, int] = {}
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = area(AreaNode.of(net, step, places), packing(target).areas)
+        place, size = get_work_area(PlacedStep.of(net, step, places), get_packer_profile(target).areas)
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)
             ends = [min(ends[0], index), index]
     blocks = [
-        _Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place, kind="area")
+        _PlanItem(f"#workspace-{place}", round_up(size, 16), ends[0], ends[1], place, kind="area")
         for place, size in wanted.items()
     ]
     return per_node, blocks
 
 
-def _buffers(net: Net, stored: Mapping[str, Stored], options: Options) -> tuple[list[_Item], dict[str, str], int]:
+def _collect_prefetch_buffers(
+    net: PackerGraph, stored: Mapping[str, StoredSize], options: PackerOptions
+) -> tuple[list[_PlanItem], dict[str, str], int]:
     """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
     if not options.prefetch or options.parameters == SHARE:
         return [], {}, 0
@@ -239,19 +261,19 @@ def _buffers(net: Net, stored: Mapping[str, Stored], options: Options) -> tuple[
     for step in net.steps:
         own = [stored[t.name] for t in net.constants(step)]
         size = sum(one.fetched for one in own)
-        if step.op in PREFETCHED and size:
+        if step.op in PREFETCHING_OPERATORS and size:
             label = f"#dma-buffer{len(users) % 2 + 1}"
             users[step.name] = label
             largest[label] = max(largest.get(label, 0), size)
             total += sum(one.written for one in own)
     last = len(net.steps) - 1
-    return [_Item(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
+    return [_PlanItem(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
 
 
 # ---- the three orders --------------------------------------------------------------------------------------------
 
 
-class _Blocks:
+class _BlockPool:
     """The blocks of one place."""
 
     def __init__(self) -> None:
@@ -285,28 +307,28 @@ class _Blocks:
         return list(itertools.accumulate(self.sizes, initial=0))
 
 
-class _SpotLayout:
+class _BlockLayout:
     """The blocks of every place, and the block of every item that has one."""
 
     def __init__(self) -> None:
-        self.blocks: dict[str, _Blocks] = {}
+        self.blocks: dict[str, _BlockPool] = {}
         self.chosen: dict[str, int] = {}
 
-    def at(self, place: str) -> _Blocks:
-        return self.blocks.setdefault(place, _Blocks())
+    def at(self, place: str) -> _BlockPool:
+        return self.blocks.setdefault(place, _BlockPool())
 
-    def put(self, item: _Item, life: _Item) -> None:
+    def put(self, item: _PlanItem, life: _PlanItem) -> None:
         """Give an item the best block that is free all its life."""
         self.chosen[item.name] = self.at(item.place).put(item.size, life.first, life.last)
 
     def bytes_in(self, place: str) -> int:
         return sum(self.blocks[place].sizes) if place in self.blocks else 0
 
-    def spots(self, items: Sequence[_Item]) -> dict[str, Spot]:
+    def spots(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
         """Return where all items lie; what is made in place has the address of its root."""
         offsets = {place: layout.offsets() for place, layout in self.blocks.items()}
         return {
-            item.name: Spot(
+            item.name: Allocation(
                 item.place,
                 offsets[item.place][self.chosen[item.root or item.name]],
                 item.size,
@@ -318,7 +340,7 @@ class _SpotLayout:
         }
 
 
-def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
+def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
     """Return the items that are made in no other's place, each alive as long as what is made in its own."""
     owners = {item.name: item for item in items if item.root is None}
     for item in items:
@@ -328,21 +350,21 @@ def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
     return owners
 
 
-def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _SpotLayout:
+def _layout_by_size(items: Sequence[_PlanItem], owners: Mapping[str, _PlanItem]) -> _BlockLayout:
     """The largest first; what is made in place takes a block for its root's life, and does not use it."""
-    layout = _SpotLayout()
+    layout = _BlockLayout()
     for item in sorted(items, key=lambda item: -item.size):
         layout.put(item, owners[item.root or item.name])
     return layout
 
 
-def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _SpotLayout:
+def _layout_by_live_bytes(nodes: int, owners: Sequence[_PlanItem]) -> _BlockLayout:
     """The node with the most living bytes first, and of a node the largest first."""
-    alive: list[list[_Item]] = [[] for _ in range(nodes)]
+    alive: list[list[_PlanItem]] = [[] for _ in range(nodes)]
     for item in sorted(owners, key=lambda item: -item.size):
         for here in alive[item.first : item.last + 1]:
             here.append(item)
-    layout = _SpotLayout()
+    layout = _BlockLayout()
     for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
         for item in alive[index]:
             if item.name not in layout.chosen:
@@ -350,12 +372,12 @@ def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _SpotLayout:
     return layout
 
 
-def _by_order(nodes: int, owners: Sequence[_Item]) -> _SpotLayout:
+def _layout_in_execution_order(nodes: int, owners: Sequence[_PlanItem]) -> _BlockLayout:
     """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
-    layout = _SpotLayout()
+    layout = _BlockLayout()
     free: dict[str, list[tuple[int, int]]] = {}
-    begin: dict[int, list[_Item]] = {}
-    end: dict[int, list[_Item]] = {}
+    begin: dict[int, list[_PlanItem]] = {}
+    end: dict[int, list[_PlanItem]] = {}
     for item in owners:
         begin.setdefault(item.first, []).append(item)
         end.setdefault(item.last, []).append(item)

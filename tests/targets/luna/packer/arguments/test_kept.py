@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.run.parts import parts_of
+from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.packer.arguments.kept import Region, kept
-from lingeronnx.targets.objective import OBJECTIVE, PARTS
+from lingeronnx.targets.luna.packer.arguments.resident_constants import PartMemoryDemand, select_resident_parts
+from lingeronnx.targets.objective import OBJECTIVE_KEY, PARTS_KEY
 from tests import nets
 
 WORD = "params:share-mem"
 
-regions = st.builds(Region, st.integers(0, 500), st.integers(1, 900), st.sampled_from([0.0, 1.0, 50.0, 700.0]))
+regions = st.builds(
+    PartMemoryDemand, st.integers(0, 500), st.integers(1, 900), st.sampled_from([0.0, 1.0, 50.0, 700.0])
+)
 
 
 def bytes_needed(parts, own):
@@ -29,7 +31,7 @@ def bytes_needed(parts, own):
 @given(st.lists(regions, max_size=6), st.integers(0, 2500))
 def test_all_regions_fit_and_no_part_that_would_save_is_left_out(parts, room):
     """Law: what is kept fits and saves; nothing that saves can be added."""
-    own = kept(parts, room)
+    own = select_resident_parts(parts, room)
     assert own == sorted(set(own))
     assert all(parts[i].saved > 0 for i in own)
     assert not own or bytes_needed(parts, own) <= room
@@ -38,10 +40,10 @@ def test_all_regions_fit_and_no_part_that_would_save_is_left_out(parts, room):
 
 
 def test_what_saves_more_for_its_bytes_goes_first():
-    parts = [Region(10, 640, 1000.0), Region(10, 128, 900.0), Region(10, 128, 100.0)]
-    assert kept(parts, 64 + 256) == [1, 2]
-    assert kept(parts, 64 + 640) == [1, 2]
-    assert kept(parts, 64 + 128 + 640) == [0, 1]
+    parts = [PartMemoryDemand(10, 640, 1000.0), PartMemoryDemand(10, 128, 900.0), PartMemoryDemand(10, 128, 100.0)]
+    assert select_resident_parts(parts, 64 + 256) == [1, 2]
+    assert select_resident_parts(parts, 64 + 640) == [1, 2]
+    assert select_resident_parts(parts, 64 + 128 + 640) == [0, 1]
 
 
 def two():
@@ -64,8 +66,8 @@ def cut(objective=None, target=ARCS, build=two):
     model = build()
     result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast")
     if objective is not None:
-        result.graph.metadata_props[OBJECTIVE] = objective
-    parts = parts_of(target.named(result.graph), target)
+        result.graph.metadata_props[OBJECTIVE_KEY] = objective
+    parts = split_into_parts(target.named(result.graph), target)
     choices = [target.verdict(part.graph) for part in parts.chip]
     assert len(choices) == 2 + (build is three)
     assert all(choice.verdict.chip_ready for choice in choices)
@@ -90,17 +92,19 @@ def test_one_alone_where_both_do_not_fit():
     """In a byte less than three need, the two that save most for their bytes; the third takes what is left in turn."""
     _, _, choices = cut(build=three)
     needs = [choice.verdict.cost.shared for choice in choices]
-    room = bytes_needed([Region(need, need) for need in needs], range(3)) - 1
+    room = bytes_needed([PartMemoryDemand(need, need) for need in needs], range(3)) - 1
     _, parts, choices = cut(target=dataclasses.replace(ARCS, shared_memory=room), build=three)
     own = [i for i, choice in enumerate(choices) if WORD in choice.line]
     assert 0 < len(own) < 3
     needs = [choice.verdict.cost.shared for choice in choices]
-    assert bytes_needed([Region(need, need) for need in needs], own) <= room
-    assert [part.graph.metadata_props[PARTS] == "several" for part in parts.chip] == [i not in own for i in range(3)]
+    assert bytes_needed([PartMemoryDemand(need, need) for need in needs], own) <= room
+    assert [part.graph.metadata_props[PARTS_KEY] == "several" for part in parts.chip] == [
+        i not in own for i in range(3)
+    ]
 
 
 @pytest.mark.parametrize(("objective", "target"), [("memory", ARCS), (None, VENUS)])
 def test_none_for_memory_and_none_at_another_chips_prices(objective, target):
     _, parts, choices = cut(objective, target)
     assert not any(WORD in choice.line for choice in choices)
-    assert {part.graph.metadata_props[PARTS] for part in parts.chip} == {"several"}
+    assert {part.graph.metadata_props[PARTS_KEY] for part in parts.chip} == {"several"}

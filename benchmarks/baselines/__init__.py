@@ -1,0 +1,1 @@
+"""What we promise of each model, measured again and held against the table in docs/baseline.md (`make baseline`)."""

@@ -1,0 +1,270 @@
+"""Functions of one number: iqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of its own.
+
+iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or Q27, is a
+`TableInputRule`:
+
+==============  ======================================================================================
+`RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
+`SATURATED`     shifted and saturated
+`WRAPPED`       shifted without saturation, and 0 comes out beyond the table
+`NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
+==============  ======================================================================================
+
+To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the one in Q27 rounds
+once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is what a Requant by 2^8 in front of it
+would make int16. QGelu and QSwish (venusA, dialect v3) have tables of their own, Q27 in and out.
+
+GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side gates any axis, and
+has a sigmoid for each chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.kernel import Kernel
+
+from ..errors import ModelError
+from ..graph import ir
+from ..graph.attributes import Attributes, AttributeValue, get_int, get_number
+from ..plan import Affine
+from ..targets.arithmetic import GluArithmetic, LutArithmetic, TableInputRule
+from . import shape_inference as rules
+from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, make_zero_point_spec, qparams_from_attributes
+from .float_model import FloatNodeBuilder
+from .shape_inference import Signature
+from .table_functions import build_function_nodes, identify_table_function
+
+if TYPE_CHECKING:
+    from simulator.piecewise import Piecewise
+
+__all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
+
+
+class Glu(Format):
+    """Gated linear unit: one half of an axis times the sigmoid of the other half."""
+
+    name = "GluInt"
+    signature = Signature("x:integer", "integer", rules.infer_glu)
+    unsaid = ("data_bits", "o_bits")
+    kind = GluArithmetic
+    v3_name = "QGLU"
+    between = True
+    attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+        """Return why it gates another axis than the last, or None."""
+        last = len(ir.get_shape(node.inputs[0]) or ()) - 1
+        return None if get_int(attrs, "dim", -1) in (-1, last) else "it does not gate the last axis"
+
+    def bind(self, bound: KernelInfo) -> Kernel:
+        """Return the kernel, the sigmoid of every integer worked out."""
+        from simulator.kernels import Glu as Kernel
+
+        how, axis = bound.how(GluArithmetic), get_int(bound.attrs, "dim") % len(bound.source_shapes[0])
+        if not how.any_axis and axis != len(bound.source_shapes[0]) - 1:
+            raise ModelError(f"{bound.where}: dim = {bound.attrs['dim']}; only the last axis is gated")
+        scale = get_number(bound.attrs, "scale_x")
+        gate = Kernel.gates(bound.exponent("scale_x", scale), how.table.value)
+        return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)
+
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+        """One half times the sigmoid of the other."""
+        shape, axis = real.bound.source_shapes[0], get_int(real.attrs, "dim")
+        half = shape[axis % len(shape)] // 2
+        value, gate = real.several("Split", real.input(), outputs=2, axis=axis, split=[half, half])
+        return [real("Mul", value, real("Sigmoid", gate))]
+
+
+GLU = Glu()
+
+
+#: How iqSigmoid and iqTanh write their results.
+Q7 = Affine(2.0**7)
+
+
+class Sigmoid(Format):
+    """Logistic function by a table of straight pieces."""
+
+    name = "iqSigmoid"
+    signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
+    kind = LutArithmetic
+    v3_name = "QSigmoid"
+    between = True
+    standard = "Sigmoid"
+    unsaid = ("data_bits", "o_bits")
+    function = "sigmoid"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
+
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+        """The width of the output is always told."""
+        return super().to_v3({"o_bits": 8, **attrs}, inputs)
+
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+        """Return why the output has another scale than 2^7, or None."""
+        scale = attrs.get("scale_o", Q7.scale)
+        return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
+
+    def bind(self, bound: KernelInfo) -> Kernel:
+        """Return the table of the node's function."""
+        from simulator.fixed_point import round_shift_right, saturate_array
+        from simulator.kernels import Table, all_integers
+        from simulator.piecewise import load_piecewise
+
+        how = bound.how(LutArithmetic)
+        curve, bits, fraction = load_piecewise(self.function, how.table.value), bound.width(), how.table.fraction
+        x, q = all_integers(bits), bound.exponent("scale_x", get_number(bound.attrs, "scale_x"))
+        if how.as_told:
+            return Table(self._trained(bound, curve, round_shift_right(x, q - fraction)))
+        if how.reading is TableInputRule.NOTHING:
+            x = x * 0
+        elif how.reading is TableInputRule.RIGHT_ONLY:
+            x = round_shift_right(x << (16 - bits), max(q + 16 - bits - fraction, 0))
+        else:
+            x = saturate_array(round_shift_right(x, q - fraction), 32)
+        return Table(curve.rounded(x, 8).astype(np.int8))
+
+    def _trained(self, bound: KernelInfo, curve: Piecewise, x: np.ndarray) -> np.ndarray:
+        """Return what the training side computes for x in the format of its table."""
+        from simulator.fixed_point import integer_dtype, saturate_array
+
+        bits, scale = get_int(bound.attrs, "o_bits"), get_number(bound.attrs, "scale_o")
+        if bound.how(LutArithmetic).reading is TableInputRule.WRAPPED:
+            return requantize_table(bound, curve.unsaturated(x), 2.0**15)
+        if scale != 2.0 ** (bits - 1):
+            raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
+        return curve.rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
+
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+        """Return the curve itself."""
+        return [real(self.standard, real.input())]
+
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+        """2^7, whatever the node says, to the executor."""
+        return Q7
+
+    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+        """What the node says to the training side."""
+        return (
+            [qparams_from_attributes(bound.attrs, "o")]
+            if bound.how(LutArithmetic).as_told
+            else super().out_scales(bound, scales)
+        )
+
+
+SIGMOID = Sigmoid()
+
+
+def requantize_table(bound: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
+    """Return integers at `scale` in the node's output format, rounded as it says."""
+    from simulator.fixed_point import divide_rounded, integer_dtype, saturate_array
+
+    bits, shift = get_int(bound.attrs, "o_bits"), bound.exponent("scale_o", bound.ratio(scale))
+    rounding = int(bound.rounding)
+    moved = [divide_rounded(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
+    return saturate_array(np.array(moved, object), bits).astype(integer_dtype(bits))
+
+
+class Tanh(Sigmoid):
+    """Hyperbolic tangent by a table of straight pieces."""
+
+    name = "iqTanh"
+    v3_name = "QTanh"
+    standard = "Tanh"
+    function = "tanh"
+
+
+TANH = Tanh()
+
+
+class Gelu(Format):
+    """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
+
+    name = "QGelu"
+    signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
+    kind = LutArithmetic
+    domain = "linger"
+    function = "gelu"
+    between = True
+    curve = "Gelu"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+
+    def bind(self, bound: KernelInfo) -> Kernel:
+        """Return the table of the node's function."""
+        from simulator.fixed_point import round_shift_right, saturate_array
+        from simulator.kernels import Table, all_integers
+        from simulator.piecewise import load_piecewise
+
+        table = bound.how(LutArithmetic).table
+        chip, fraction = table.value, table.fraction
+        q = bound.exponent("scale_x", get_number(bound.attrs, "scale_x"))
+        y = load_piecewise(self.function, chip).to(
+            saturate_array(round_shift_right(all_integers(bound.width()), q - fraction), 32), fraction, 32
+        )
+        return Table(requantize_table(bound, y, 2.0**fraction))
+
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+        """Return the curve itself."""
+        return [build_function_nodes(self.curve, real)]
+
+
+GELU = Gelu()
+
+
+class Swish(Gelu):
+    """SiLU by venusA's table, in generation 3 only."""
+
+    name = "QSwish"
+    function = "swish"
+    curve = "Silu"
+
+
+SWISH = Swish()
+
+
+class Table(UnaryIntegerOp):
+    """Any function of one number; its entries know both zero points."""
+
+    name = "iqTable"
+    zero_points = True
+    signature = Signature("x:integer table:weight", "integer", rules.keep_input_shape(rules.type_of_bits))
+    attributes: tuple[Attr, ...] = (
+        Attr("function", "s", ""),
+        Attr("data_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f"),
+        make_zero_point_spec("x"),
+        make_zero_point_spec("o"),
+    )
+
+    def bind(self, bound: KernelInfo) -> Kernel:
+        """Return the table that the node holds."""
+        from simulator.kernels import Table as Kernel
+
+        return Kernel(bound.constant(1, "int8 int16", "table"))
+
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+        """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
+        table, x, o = (
+            real.bound.consts[1],
+            qparams_from_attributes(real.attrs, "x"),
+            qparams_from_attributes(real.attrs, "o"),
+        )
+        name = identify_table_function(table, x, o, str(real.attrs["function"]))
+        if name is not None:
+            return [build_function_nodes(name, real)]
+        first = real.constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
+        counts = real("Mul", real.input(), real.constant(np.float32(x.scale), "counts"))
+        place = real("Cast", real("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
+        entries = o.real(table.reshape(-1)).astype(np.float32)
+        return [real("Gather", real.constant(entries, "entries"), place, axis=0)]
+
+
+TABLE = Table()
+
+
+FAMILY: tuple[Format, ...] = (GLU, SIGMOID, TANH, GELU, SWISH, TABLE)

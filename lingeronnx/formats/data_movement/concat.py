@@ -1,0 +1,112 @@
+"""Concatenation: iqCat, each input requantized to the output's scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.kernel import Kernel
+
+from ...graph import ir
+from ...graph.attributes import Attributes, AttributeValue, get_int
+from ...plan import Affine
+from ...targets.arithmetic import ConcatArithmetic as Arithmetic
+from .. import shape_inference as rules
+from .._base import (
+    ZEROING_SHIFT,
+    Attr,
+    Format,
+    KernelInfo,
+    make_zero_point_attributes,
+    make_zero_point_spec,
+    qparams_from_attributes,
+    rename_dim_to_axis,
+)
+from ..float_model import FloatNodeBuilder
+from ..shape_inference import Signature
+
+__all__ = ["FAMILY", "CONCAT"]
+
+#: As many inputs as a schema has attributes for: it cannot say "one per input".
+_MAX_INPUTS = 64
+
+
+class Concat(Format):
+    """Concatenation along an axis other than the batch."""
+
+    name = "iqCat"
+    signature = Signature("x:integer*", "integer", rules.infer_concat)
+    further = (
+        *(Attr(f"scale_x_{i}", "f", None) for i in range(_MAX_INPUTS)),
+        *(Attr(f"x_{i}_bits", "i", None) for i in range(_MAX_INPUTS)),
+        *(make_zero_point_spec(f"x_{i}") for i in range(_MAX_INPUTS)),
+    )
+    unsaid = ("data_bits", "o_bits")
+    kind = Arithmetic
+    v3_name = "QCat"
+    zero_points = True
+    attributes = (
+        Attr("dim", "i", None),
+        Attr("axis", "i", None),
+        Attr("scale_o", "f"),
+        Attr("o_bits", "i", 8),
+        make_zero_point_spec("o"),
+    )
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """Return all inputs."""
+        return list(range(len(node.inputs)))
+
+    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, AttributeValue]:
+        """Return the attributes of a node that reads `inputs` and writes `o`."""
+        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        zeros = make_zero_point_attributes(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
+        return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
+
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+        """The axis is called so, and every input has a width."""
+        renamed = rename_dim_to_axis(super().to_v3(attrs, inputs))
+        renamed.pop("data_bits")
+        return {**renamed, **{f"x_{i}_bits": renamed.get(f"x_{i}_bits", 8) for i in range(inputs)}}
+
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
+        """The axis is called dim."""
+        renamed = super().to_v1(attrs, node)
+        axis = get_int(renamed, "axis")
+        return {**{key: value for key, value in renamed.items() if key != "axis"}, "dim": axis}
+
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+        """Return one scale for each input."""
+        return {int(k[8:]): qparams_from_attributes(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
+
+    def bind(self, bound: KernelInfo) -> Kernel:
+        """Return the concatenation kernel; inputs below the output's scale are shifted left.
+
+        Where it only raises scales, an input above the output's scale becomes 0.
+        """
+        from simulator.fixed_point import Rescale
+        from simulator.kernels import Concat as Kernel
+        from simulator.kernels import subtract_zero_points
+
+        axis = get_int(bound.attrs, "dim" if bound.attrs["dim"] is not None else "axis", 0)
+        scales = self.read_scales(bound.attrs)
+        rescales, zeros, bits = [], [], get_int(bound.attrs, "o_bits", 8)
+        for index in range(len(bound.node.inputs)):
+            ratio = bound.ratio(scales[index].scale) if index in scales else 1.0
+            lost = bound.how(Arithmetic).raises_only and ratio < 1
+            same = ratio == 1 and bound.zero(f"x_{index}") == bound.zero("o")  # as it is, whatever stands for 0
+            rescales.append(
+                Rescale.from_shift(ZEROING_SHIFT, bits) if lost else bound.rescale(ratio, bits, 0 if same else None)
+            )
+            zeros.append(0 if same else bound.zero(f"x_{index}"))
+        return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
+
+    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+        """Join the inputs."""
+        axis = get_int(real.attrs, "dim" if real.attrs["dim"] is not None else "axis", 0)
+        return [real("Concat", *(real.input(i) for i in range(len(real.node.inputs))), axis=axis)]
+
+
+CONCAT = Concat()
+
+
+FAMILY: tuple[Format, ...] = (CONCAT,)

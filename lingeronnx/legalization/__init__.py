@@ -1,0 +1,102 @@
+"""Rewrites that make a float model fit a platform, each exact or with a stated cost.
+
+One file per rewrite, or for a few that are alike; `REWRITES` says in which order they are tried on a node that breaks a
+limit, or on any node where that makes it cheaper. A rewrite changes the graph in place, keeps its float function and
+the names of surviving tensors, and refuses (None) where it could not end within the limits. `legalize_graph` goes round
+until nothing changes, so that one rewrite may prepare for another; a second `legalize_graph` does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..graph import ir
+from ..ops import find_lowering_rule
+from ..targets import Target
+from ._base import AppliedRewrite, FitRewrite
+from .activation_rows import reshape_activation_to_rows
+from .arithmetic import decompose_abs, decompose_max_min
+from .broadcast import equalize_operand_shapes
+from .clip_bounds import decompose_clip
+from .constant_arithmetic import convert_to_batch_norm
+from .indexed_positions import decompose_pad, decompose_strided_slice
+from .layer_norm_epsilon import scale_layer_norm_input
+from .resize import decompose_resize
+from .tanh import decompose_tanh
+from .unroll_recurrent import unroll_recurrent
+from .windows.average import split_average
+from .windows.channel_split import split_channels
+from .windows.conv_transpose1d import convert_conv_transpose1d
+from .windows.conv_transpose_groups import split_conv_transpose_groups
+from .windows.depthwise import split_depthwise
+from .windows.dilation import expand_dilation, fold_dilation_into_rows
+from .windows.enlarge import enlarge_kernel
+from .windows.explicit_padding import move_padding_to_pad
+from .windows.framed_conv import HOST_REASON_KEY, collect_host_reasons, convert_conv_to_frames
+from .windows.kernel_split import split_kernel
+from .windows.max_pool import split_max_pool
+from .windows.padding_taps import trim_padding_taps
+from .windows.stride import replace_unsupported_stride
+from .windows.tiles import tile_feature_map
+
+__all__ = ["REWRITES", "AppliedRewrite", "FitRewrite", "legalize_graph", "collect_host_reasons"]
+
+REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("padding-taps", trim_padding_taps, within=True),
+    FitRewrite("frames-of-line", convert_conv_to_frames),
+    FitRewrite("rows-of-phases", fold_dilation_into_rows),
+    FitRewrite("expand-dilation", expand_dilation),
+    FitRewrite("split-depthwise", split_depthwise),
+    FitRewrite("other-stride", replace_unsupported_stride),
+    FitRewrite("enlarge-kernel", enlarge_kernel),
+    FitRewrite("explicit-pad", move_padding_to_pad),
+    FitRewrite("split-kernel", split_kernel),
+    FitRewrite("split-average", split_average),
+    FitRewrite("split-max-pool", split_max_pool),
+    FitRewrite("split-map", tile_feature_map),
+    FitRewrite("split-channels", split_channels),
+    FitRewrite("separate-groups", split_conv_transpose_groups),
+    FitRewrite("unroll", unroll_recurrent),
+    FitRewrite("equal-operands", equalize_operand_shapes),
+    FitRewrite("curve-in-rows", reshape_activation_to_rows),
+    FitRewrite("smaller-input", scale_layer_norm_input),
+    FitRewrite("distance-to-bound", decompose_clip),
+    FitRewrite("phases-of-lines", convert_conv_transpose1d, absent=True),
+    FitRewrite("repeat-elements", decompose_resize, absent=True),
+    FitRewrite("pad-by-copies", decompose_pad, absent=True),
+    FitRewrite("slice-apart", decompose_strided_slice, absent=True),
+    FitRewrite("absolute", decompose_abs, absent=True),
+    FitRewrite("larger", decompose_max_min, absent=True),
+    FitRewrite("tanh-of-sigmoid", decompose_tanh, absent=True),
+    FitRewrite("normalize-constant", convert_to_batch_norm, absent=True),
+)
+
+_MAX_ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
+
+
+def legalize_graph(model: ir.Model, target: Target, keep: Collection[str] = ()) -> list[AppliedRewrite]:
+    """Rewrite what breaks a limit of `target`, or can be had for less, in the normalised `model`; return what was done.
+
+    keep : names of nodes to leave alone.
+    """
+    done: list[AppliedRewrite] = []
+    for _ in range(_MAX_ROUNDS):
+        before = len(done)
+        for node in list(model.graph):
+            op, _ = find_lowering_rule(node, target)
+            absent = op is None or not op.available(target)
+            if node.name in keep or HOST_REASON_KEY in node.metadata_props:
+                continue
+            within = not (absent or op is None or op.violations(node, target))
+            for rewrite in REWRITES:
+                asked = rewrite.within >= within and rewrite.absent >= absent
+                rewritten = rewrite.apply(model, node, target) if asked else None
+                if rewritten is not None:
+                    done.append(AppliedRewrite(str(node.name), *rewritten))
+                    break
+        ir.assign_node_names(model)
+        if len(done) == before:
+            break
+    if done:
+        ir.remove_unused(model)  # what computed a shape that a rewritten node no longer asks for
+    return done

@@ -1,0 +1,91 @@
+"""HardSigmoid and HardSwish where there is no table, put together from operators that every chip runs right.
+
+    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; 8 bits saturate at the upper end
+    HardSwish    x * HardSigmoid(x)                 then iqMul
+
+The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
+"""
+
+from __future__ import annotations
+
+from ... import formats
+from ...formats.activation_tables import Q7
+from ...graph import ir
+from ...lowering import LoweringContext
+from ...plan import Affine
+from ...plan.power_of_two import floor_exponent, floor_power_of_two
+from ...targets import Target
+from .._base import Op
+from ..layers.batch_norm import emit_channel_affine, emit_from_nchw, emit_reshape_to_nchw, nchw_shape
+from ..scale_constraints import Scaling, make_fixed_max_exponent, share_no_scales
+from .gated_activations import gated_product_max_exponent
+from .lookup_table import TABLE
+
+__all__ = ["HardSigmoid", "HardSwish"]
+
+
+def _gate_coefficients(node: ir.Node) -> tuple[float, float]:
+    """Return (alpha, beta) of the gate."""
+    if ir.base_op_type(node) == "HardSwish":
+        return 1 / 6, 0.5
+    return float(ir.get_attr(node, "alpha", 0.2)), float(ir.get_attr(node, "beta", 0.5))
+
+
+class HardSigmoid(Op):
+    """A line between 0 and 1."""
+
+    format: formats.Format = formats.RELU
+    title = "HardSigmoid (composed)"
+    floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
+    reshapes = True
+    scaling = Scaling(
+        factor="fixed", shared_scales=share_no_scales, output_bound=1.0, max_exponent=make_fixed_max_exponent(7)
+    )
+
+    def available(self, target: Target) -> bool:
+        """Its parts must be there, and no table, which rounds once."""
+        parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
+        return all(target.runs(form.name) for form in parts) and not target.runs(TABLE.name)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """All sizes known; a rising line through the gate whose slope fits a weight."""
+        if nchw_shape(node) is None:
+            return "its shape is not known before the run"
+        alpha, beta = _gate_coefficients(node)
+        return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
+
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+        """Emit the gate, and a Requant where it is wanted at another scale."""
+        o, line = low.written(node), self._line_of(node, low)
+        if o == Q7:
+            emit_from_nchw(low, node, formats.RELU, [line], {})
+            return
+        gate = low.insert(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
+        emit_from_nchw(low, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
+
+    def _line_of(self, node: ir.Node, low: LoweringContext) -> ir.Value:
+        """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
+        (alpha, beta), x = _gate_coefficients(node), low.read(node, 0)
+        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), x)
+        w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
+        if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
+            near = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
+            attrs = formats.REQUANT.scales(x, near)
+            value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near), near
+        return emit_channel_affine(low, node, "line", value, x=x, o=Q7, w=w, factors=alpha, offset=beta)
+
+
+class HardSwish(HardSigmoid):
+    """A number times a line between 0 and 1."""
+
+    format = formats.MUL
+    title = "HardSwish (composed)"
+    floats = (("", "HardSwish"), (ir.FUNCTION_DOMAIN, "HardSwish"))
+    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=gated_product_max_exponent)
+
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+        """Emit the gate and iqMul."""
+        x, o, shape = low.read(node, 0), low.written(node), nchw_shape(node) or ()
+        gate = low.insert(formats.RELU, node, "gate", [self._line_of(node, low)], {}, shape, Q7)
+        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), x)
+        emit_from_nchw(low, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))

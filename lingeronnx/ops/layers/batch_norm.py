@@ -1,0 +1,161 @@
+"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight, int32 bias.
+
+It works on images. What has another number of axes is reshaped to one and back: exact movement.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ... import formats
+from ...formats import Format
+from ...graph import ir
+from ...graph.attributes import Attributes, get_number
+from ...lowering import LoweringContext
+from ...plan import Affine
+from .conv import WeightLayer
+
+__all__ = [
+    "BatchNorm2d",
+    "emit_channel_affine",
+    "emit_from_nchw",
+    "emit_reshape_to_nchw",
+    "fold_batch_norm_parameters",
+    "get_weight_values",
+    "nchw_shape",
+    "replace_weight_values",
+]
+
+
+def fold_batch_norm_parameters(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return (a, c) of ``y = a*x + c`` per channel in float64, or None when a parameter is not constant."""
+    arrays = [ir.const_value(value) for value in node.inputs[1:5]]
+    if any(array is None for array in arrays):
+        return None
+    gamma, beta, mean, var = (np.asarray(array, np.float64) for array in arrays)
+    with np.errstate(all="ignore"):  # what is not finite is told where scales are chosen
+        a = gamma / np.sqrt(var + ir.get_attr(node, "epsilon", 1e-5))
+        return a, beta - mean * a
+
+
+class BatchNorm2d(WeightLayer):
+    """Batch normalisation that no layer could take up.
+
+    Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
+    """
+
+    format = formats.BATCH_NORM2D
+    floats = (("", "BatchNormalization"),)
+    reshapes = True
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Channels and constant parameters."""
+        if fold_batch_norm_parameters(node) is None:
+            return "its parameters are computed at run time"
+        return None if nchw_shape(node) is not None else "its shape is not known before the run"
+
+    def macs(self, node: ir.Node) -> int:
+        """Not counted: one multiplication per element, like other element-wise operators."""
+        return 0
+
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+        """Emit with the folded factor and offset, between two reshapes where it is no image."""
+        folded = fold_batch_norm_parameters(node)
+        assert folded is not None
+        factor, offset = folded
+        attrs = self.lowered_attributes(node, low)
+        w = low.read(node, 1)
+        weight = low.array(ir.input_name(node, 1), w.integers(factor), own=True)
+        bias = low.integers(
+            f"{node.outputs[0].name}_bias",
+            offset,
+            get_number(attrs, "scale_x") * get_number(attrs, "scale_w"),
+            low.is_wide(node),
+        )
+        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), low.read(node, 0))
+        emit_from_nchw(low, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
+
+
+def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
+    """Return what `node` writes as [N, C, H, W]: the shape itself, or [N, C, 1, rest]; None where it is not known."""
+    shape = ir.get_shape(node.outputs[0]) or ()
+    if len(shape) == 4:
+        return shape
+    rest = [d for d in shape[1:] if d is not None]
+    return (*shape[:2], 1, math.prod(rest[1:])) if 0 < len(rest) == len(shape) - 1 else None
+
+
+def emit_reshape_to_nchw(low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine) -> ir.Value:
+    """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an image."""
+    image = nchw_shape(node)
+    assert image is not None
+    if image == ir.get_shape(node.outputs[0]):
+        return value
+    return low.insert(
+        formats.RESHAPE, node, "image", [value, _add_reshape_target(low, node, "image_shape", image)], {}, image, q
+    )
+
+
+def emit_from_nchw(
+    low: LoweringContext, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Attributes
+) -> None:
+    """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s output."""
+    image, shape = nchw_shape(node), ir.require_shape(node.outputs[0])
+    assert image is not None
+    if image == shape:
+        low.emit(form, node, inputs, attrs)
+        return
+    value = low.insert(form, node, "of_image", inputs, attrs, image, low.written(node))
+    low.emit(formats.RESHAPE, node, [value, _add_reshape_target(low, node, "shape", shape)], {})
+
+
+def _add_reshape_target(low: LoweringContext, node: ir.Node, what: str, shape: tuple[int | None, ...]) -> ir.Value:
+    sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
+    return low.array(f"{node.outputs[0].name}_{what}", np.array(sizes, np.int64))
+
+
+def emit_channel_affine(
+    low: LoweringContext,
+    node: ir.Node,
+    what: str,
+    value: ir.Value,
+    x: Affine,
+    o: Affine,
+    w: Affine,
+    factors: float | np.ndarray,
+    offset: float = 0.0,
+) -> ir.Value:
+    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`.
+
+    o : how the returned result is held. w : how the factors (one, or one per channel) are.
+    """
+    shape = nchw_shape(node) or ()
+    channels = int(shape[1] or 1)
+    weights = w.integers(np.broadcast_to(factors, (channels,)))
+    base, added = f"{node.outputs[0].name}_{what}", math.floor(offset * x.scale * w.scale + 0.5)
+    parameters = [low.array(f"{base}_factor", weights), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
+    return low.insert(
+        formats.BATCH_NORM2D, node, what, [value, *parameters], formats.BATCH_NORM2D.scales(x, w, o), shape, o
+    )
+
+
+def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
+    """Return the real values behind quantized parameter `index` of any weight layer (float64 or float32)."""
+    if node.op_type == "BatchNormalization" and not node.domain:
+        folded = fold_batch_norm_parameters(node)
+        return None if folded is None else folded[0]
+    return ir.const_value(node.inputs[index])
+
+
+def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the inputs of `node`, by index, with which quantized parameter `index` has the real `values`."""
+    old = ir.require_const_value(node.inputs[index])
+    if node.op_type != "BatchNormalization" or node.domain:
+        return {index: values.astype(old.dtype)}
+    folded = fold_batch_norm_parameters(node)
+    assert folded is not None
+    beta, mean, var = (np.asarray(ir.const_value(value), np.float64) for value in node.inputs[2:5])
+    gamma = values * np.sqrt(var + ir.get_attr(node, "epsilon", 1e-5))
+    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - folded[0])).astype(old.dtype)}

@@ -1,0 +1,54 @@
+"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...]; the bias is required (zeros where none is)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ... import formats
+from ...formats.layers import accumulator_scale
+from ...graph import ir
+from ...lowering import LoweringContext
+from .conv import Conv2d, ConvGeometry, WeightLayer
+
+__all__ = ["ConvTranspose2d"]
+
+
+class ConvTranspose2d(WeightLayer):
+    """A transposed convolution in two dimensions becomes ConvTranspose2dInt."""
+
+    format = formats.CONV_TRANSPOSE2D
+    floats = (("", "ConvTranspose"),)
+    # Its weight has the outputs on axis 1, where no other layer has them.
+    scaling = replace(WeightLayer.scaling, factor="fixed")
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Two-dimensional, with explicit padding."""
+        reason = super().reject(node)
+        if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != 4:
+            reason = "its kernel is not 2-dimensional"
+        if reason is None and (
+            ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes
+        ):
+            reason = "its padding follows from a wanted output size"
+        return reason
+
+    def macs(self, node: ir.Node) -> int:
+        """Inputs times the kernel's size."""
+        source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
+        return math.prod(int(d or 1) for d in source[1:]) * math.prod(int(d or 1) for d in weight[1:])
+
+    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+        """Emit with a bias in any case."""
+        g = ConvGeometry(node)
+        attrs = {
+            **Conv2d.geometry_attributes(g),
+            **self.lowered_attributes(node, low),
+            "output_padding": list(ir.get_attr(node, "output_padding") or [0, 0]),
+        }
+        bias = low.bias(node, 2, accumulator_scale(attrs, g.group))
+        if not bias:
+            bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
+        low.emit(self.format, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)

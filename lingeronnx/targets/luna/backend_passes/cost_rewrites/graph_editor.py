@@ -1,0 +1,233 @@
+"""The graph that forms are written into: nodes that move data, each transpose of a tensor made once.
+
+Matrices are seen through Reshapes, which cost nothing: [1, C, H, W] is one of C rows, of C*H rows and so on. Turning
+one is a Transpose of two axes, the only one whose price is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .....formats import QUANT, RESHAPE, TRANSPOSE
+from .....graph import ir
+from .....graph.detached_nodes import make_detached_node, make_detached_value
+from .... import Target
+from ...packer.limits.limit_tables import get_layer_limits
+from ..node_builders import make_concat, make_slice
+from .node_costs import NodeCostModel
+
+__all__ = ["MAX_CONCAT_INPUTS", "Matrix", "RewriteEditor", "element_count", "static_shape"]
+
+#: Inputs of an iqCat that were measured right.
+MAX_CONCAT_INPUTS = 5
+
+
+def static_shape(value: ir.Value | None) -> list[int] | None:
+    """Return the sizes of a tensor, an open batch as 1; None where one is not known."""
+    shape = ir.get_shape(value)
+    return None if shape is None or None in shape[1:] else [int(d or 1) for d in shape]
+
+
+def element_count(value: ir.Value) -> int:
+    """Return how many elements a tensor of known sizes has."""
+    return math.prod(static_shape(value) or [0])
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A tensor seen as a matrix of so many rows."""
+
+    value: ir.Value
+    rows: int
+
+    @property
+    def columns(self) -> int:
+        """How many elements a row has."""
+        return element_count(self.value) // self.rows
+
+    @property
+    def shape(self) -> list[int]:
+        """Rows and columns."""
+        return [self.rows, self.columns]
+
+
+class RewriteEditor:
+    """A graph with room for new nodes, which stand before the node that is written in another form."""
+
+    def __init__(self, graph: ir.Model, target: Target, costs: NodeCostModel) -> None:
+        self.graph, self.target, self.costs = graph, target, costs
+        self._takes: dict[str, bool] = {}
+        self._taken = ir.get_tensor_names(graph)
+        self._titles = {str(node.name) for node in graph.graph}
+        self._given: set[str] = set()  # names of nodes that stand in another's place by now
+        self._turned: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._held: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+
+    def other(self, graph: ir.Model) -> RewriteEditor:
+        """Return another graph with room for new nodes, which knows what was asked for this one."""
+        sheet = RewriteEditor(graph, self.target, self.costs)
+        sheet._takes = self._takes
+        return sheet
+
+    def takes(
+        self,
+        op: str,
+        over: Sequence[int],
+        weight: Sequence[int],
+        result: Sequence[int],
+        attributes: Mapping[str, object],
+    ) -> bool:
+        """Whether the chip takes a layer of these sizes; layers that are alike are asked once."""
+        key = repr((op, over, weight, result, sorted(attributes.items())))
+        if key not in self._takes:
+            held = make_detached_value(weight, constant=np.zeros(tuple(weight), np.int8))
+            node = make_detached_node(op, [make_detached_value(over, computed=True), held], list(result), attributes)
+            limits = get_layer_limits(op) if self.target.right(op) else ()
+            self._takes[key] = self.target.right(op) and all(limit(node, self.target) is None for limit in limits)
+        return self._takes[key]
+
+    # ---- what is there already -------------------------------------------------------------------------------------
+
+    def _found(self, matrix: Matrix) -> ir.Value | None:
+        """Return what is the matrix turned, where that exists."""
+        if 1 in matrix.shape:
+            return matrix.value
+        known = self._turned.get((matrix.value, matrix.rows))
+        if known is not None:
+            return known
+        value = matrix.value
+        while (maker := ir.producer(value)) is not None and maker.op_type == RESHAPE.name:
+            value = ir.require_input(maker)
+            if (known := self._turned.get((value, matrix.rows))) is not None:
+                return known
+        if maker is None or maker.op_type != TRANSPOSE.name or list(ir.get_attr(maker, "perm") or []) != [1, 0]:
+            return None
+        return ir.require_input(maker) if static_shape(value) == matrix.shape else None
+
+    def turning(self, *matrices: Matrix) -> float:
+        """Return what it costs to turn matrices; nothing for those that are there, and once for equal ones."""
+        wanted = {(m.value, m.rows): m for m in matrices if self._found(m) is None}
+        return sum(self.costs.turn(*m.shape) for m in wanted.values())
+
+    @staticmethod
+    def scale(value: ir.Value) -> float | None:
+        """Return the scale that a tensor is held at; None where no node before it says so."""
+        while (maker := ir.producer(value)) is not None:
+            stated = ir.get_attr(maker, "scale_x" if maker.op_type == QUANT.name else "scale_o")
+            if stated is not None:
+                return float(stated)
+            if not maker.inputs or maker.inputs[0] is None:
+                return None
+            value = maker.inputs[0]
+        return None
+
+    # ---- new nodes -------------------------------------------------------------------------------------------------
+
+    def name(self, base: str) -> str:
+        """Return a name for a tensor that no other has."""
+        return ir.reserve_name(base, self._taken)
+
+    def _title(self, base: str) -> str:
+        """Return a name for a node that no other has."""
+        return ir.reserve_name(base, self._titles)
+
+    def constant(self, base: str, array: np.ndarray) -> ir.Value:
+        """Return a constant."""
+        return ir.add_initializer(self.graph, self.name(base), array)
+
+    def held(self, value: ir.Value, shape: Sequence[int], array: np.ndarray) -> ir.Value:
+        """Return `array`, which is the constant `value` in other sizes: one for all that share it."""
+        key = (value, tuple(shape))
+        if key not in self._held:
+            name = f"{value.name}_as_{'x'.join(map(str, shape))}"
+            self._held[key] = self.constant(name, np.ascontiguousarray(array.reshape(shape)))
+        return self._held[key]
+
+    def close(self) -> None:
+        """Take out what nobody needs; constants in other sizes get the names of those that are gone."""
+        ir.remove_unused(self.graph)
+        for (value, _), new in self._held.items():
+            name = str(value.name)
+            if str(new.name) in self.graph.graph.initializers and name not in self.graph.graph.initializers:
+                ir.rename_initializer(self.graph, new, name)
+
+    def reshaped(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
+        """Return `value` in other sizes."""
+        if static_shape(value) == list(shape):
+            return value
+        return self.inserted(self._reshape(value, shape, f"{before.name}_seen"), before)
+
+    def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
+        name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
+        held = self.constant(f"{name}_shape", np.array(shape, np.int64))
+        node = ir.make_node(RESHAPE.name, [value, held], name=self._title(node_name), output=name, like=value)
+        node.outputs[0].shape = ir.make_shape(list(shape))
+        return node
+
+    def turned(self, matrix: Matrix, before: ir.Node) -> ir.Value:
+        """Return the matrix turned, of sizes [columns, rows]."""
+        found = self._found(matrix)
+        if found is None:
+            rows, columns = matrix.shape
+            flat = self.reshaped(matrix.value, [rows, columns], before)
+            output = self.name(f"{matrix.value.name}_turned")
+            title = self._title(f"{before.name}_turned")
+            node = ir.make_node(TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat)
+            node.outputs[0].shape = ir.make_shape([columns, rows])
+            found = self._turned[matrix.value, rows] = self.inserted(node, before)
+        else:
+            self._bring(found, before)
+        return self.reshaped(found, matrix.shape[::-1], before)
+
+    def taken(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
+        """Return the rows `start` .. `end` - 1 of a matrix; name : of the node whose place the Slice takes."""
+        node = make_slice(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._taken)
+        node.name = name or self._title(str(node.name))
+        return self.inserted(node, before)
+
+    def appended(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
+        """Return the rows of matrices that are held at one scale, one below the other."""
+        output = self.name(f"{values[0].name}_joined")
+        node = make_concat(values, 0, scale, before, output, output)
+        node.name = self._title(str(node.name))
+        for key, value in self.target.node_attributes.get("", {}).items():
+            ir.set_attr(node, key, value)
+        return self.inserted(node, before)
+
+    def operator(
+        self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], shape: Sequence[int], of: ir.Node
+    ) -> ir.Value:
+        """Return what an integer operator gives that stands for the node `of`; the first one has its name."""
+        output, name = self.name(f"{of.outputs[0].name}_as_{op}"), str(of.name)
+        title = self._title(name) if name in self._given else name
+        self._given.add(name)
+        node = ir.make_node(
+            op, inputs, dict(sorted(attributes.items())), name=title, output=output, domain=of.domain, like=inputs[0]
+        )
+        node.outputs[0].shape = ir.make_shape(list(shape))
+        return self.inserted(node, of)
+
+    def inserted(self, node: ir.Node, before: ir.Node) -> ir.Value:
+        """Insert a node of one output; return that."""
+        self.graph.graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def _bring(self, value: ir.Value, before: ir.Node) -> None:
+        """Let what makes `value`, for a reader further behind, stand in front of `before`, which reads it as well."""
+        behind = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
+        while (maker := ir.producer(value)) is not None and maker in behind:
+            self.graph.graph.remove(maker)
+            self.graph.graph.insert_before(before, maker)
+            value, before = ir.require_input(maker), maker
+
+    def put(self, value: ir.Value, node: ir.Node) -> None:
+        """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
+        last = self._reshape(value, static_shape(node.outputs[0]) or [], f"{node.name}_back")
+        self._turned = {key: found for key, found in self._turned.items() if key[0] is not node.outputs[0]}
+        ir.replace_nodes(self.graph, [node], [last])

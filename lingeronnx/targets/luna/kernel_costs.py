@@ -1,0 +1,186 @@
+"""What a chip's kernels cost: figures of one chip, as data.
+
+Cycles are of one clock for the NPU, its DMA and the host core. The figures of arcs come from the estimator that its
+vendor publishes; its constants are fitted to calls that were measured on a chip.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["ARCS", "CopyCost", "CostCorrection", "KernelCosts", "VectorKernelCost"]
+
+
+@dataclass(frozen=True)
+class CopyCost:
+    """One kind of copy.
+
+    points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's polynomial, highest power first; it
+    goes through the points and is wrong above the last one, so it is used below the first one only.
+    """
+
+    points: Sequence[tuple[int, int]]
+    fit: Sequence[float]
+
+    def cycles(self, size: int) -> float:
+        """Return the cycles of a copy of `size` bytes: between two points a line, beyond them the last slope."""
+        at = bisect.bisect_left(self.points, (size,))
+        if at == 0 and size < self.points[0][0]:
+            return self.fitted(size)
+        at = min(max(at, 1), len(self.points) - 1)
+        (x0, y0), (x1, y1) = self.points[at - 1 : at + 1]
+        return y0 + (size - x0) * (y1 - y0) / (x1 - x0)
+
+    def fitted(self, size: int) -> float:
+        """Return what the vendor's program says: its polynomial, cut to an integer."""
+        return float(int(self.polynomial(size)))
+
+    def polynomial(self, size: int) -> float:
+        """Return the value of the vendor's polynomial."""
+        total = 0.0
+        for coefficient in self.fit:
+            total = total * size + coefficient
+        return total
+
+
+@dataclass(frozen=True)
+class VectorKernelCost:
+    """A kernel on vectors: cycles = start + max(bits read / 64, bits written / 128).
+
+    starts : {(bits of an element read, bits of one written): cycles before the first element}.
+    slow : whether elements of 8 bits are read four a cycle in place of eight, where they are written so too.
+    """
+
+    starts: Mapping[tuple[int, int], int]
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class CostCorrection:
+    """How a board differs from the formulas of a kernel: times its start, and times the rest of it."""
+
+    start: float = 1.0
+    rest: float = 1.0
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """What the kernels of one chip cost, in cycles.
+
+    vectors : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
+    factors : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each node.
+    spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing` says.
+    clock : MHz, where a board's row tells them.
+    """
+
+    vectors: Mapping[str, VectorKernelCost]
+    fills: Mapping[int, int]
+    copies: Mapping[str, CopyCost]
+    fft: Mapping[int, int]
+    factors: Mapping[str, CostCorrection] = field(default_factory=dict)
+    node: float = 0.0
+    spread: float | None = None
+    clock: float | None = None
+
+
+def _make_start_cycles(*cycles: int) -> dict[tuple[int, int], int]:
+    return dict(zip(((8, 8), (8, 32), (32, 8), (32, 32)), cycles, strict=True))
+
+
+_SUM, _LIMITED = _make_start_cycles(536, 540, 554, 556), _make_start_cycles(474, 474, 476, 476)
+_ADD, _COMPARED = _make_start_cycles(534, 534, 476, 476), _make_start_cycles(484, 484, 476, 476)
+_CURVE = _make_start_cycles(406, 406, 406, 406)
+
+_COPY_SIZES = (256, 512, 784, 1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536)
+
+
+def _make_copy_cost(cycles: Sequence[int], fit: Sequence[float]) -> CopyCost:
+    return CopyCost(tuple(zip(_COPY_SIZES, cycles, strict=False)), fit)
+
+
+ARCS = KernelCosts(
+    vectors={
+        "add": VectorKernelCost(_ADD),
+        "sub": VectorKernelCost(_ADD),
+        "offset": VectorKernelCost(_ADD),
+        "mul": VectorKernelCost(_make_start_cycles(521, 530, 551, 531), slow=True),
+        "scale": VectorKernelCost(_make_start_cycles(536, 540, 554, 526), slow=True),
+        "compare_vectors": VectorKernelCost(_COMPARED, slow=True),
+        "compare_scalar": VectorKernelCost(_COMPARED, slow=True),
+        "relu": VectorKernelCost(_COMPARED, slow=True),
+        "prelu": VectorKernelCost(_COMPARED, slow=True),
+        "relux": VectorKernelCost(_LIMITED),
+        "max": VectorKernelCost(_LIMITED),
+        "min": VectorKernelCost(_LIMITED),
+        "sum": VectorKernelCost(_SUM, slow=True),
+        "dot": VectorKernelCost({**_SUM, (8, 64): 540, (32, 64): 526}, slow=True),
+        "sigmoid": VectorKernelCost(_CURVE, slow=True),
+        "tanh": VectorKernelCost(_CURVE, slow=True),
+    },
+    fills={8: 350, 16: 335, 32: 335},
+    copies={
+        "psram_to_share": _make_copy_cost(
+            (821, 1150, 1451, 1645, 2633, 4612, 8566, 16468, 32284, 48106, 63922),
+            fit=(
+                -6.081258061281055e-17,
+                8.20500336146979e-12,
+                -3.4588203418230155e-07,
+                0.9701120765126572,
+                642.0573996714573,
+            ),
+        ),
+        "flash_to_share": _make_copy_cost(
+            (2278, 3814, 5446, 6890, 13034, 25322, 49898, 99050, 197350, 295658, 393962),
+            fit=(
+                -1.5662656275485727e-17,
+                2.1081210822701885e-12,
+                -8.735290404194311e-08,
+                6.001131855956702,
+                742.5326037008142,
+            ),
+        ),
+        "share_to_share": _make_copy_cost(
+            (801, 970, 1152, 1307, 1979, 3323, 6010, 11385, 22137, 32891, 43643),
+            fit=(
+                -3.975572063839733e-18,
+                4.52208468178755e-13,
+                -1.2557582813911547e-08,
+                0.6562511171457269,
+                634.8925433961132,
+            ),
+        ),
+        "share_to_psram": _make_copy_cost(
+            (829, 1021, 1235, 1405, 2197, 3778, 6940, 13261, 25909, 38560, 51205),
+            fit=(
+                1.326692195809252e-17,
+                -2.1340217834375452e-12,
+                1.1432915878510655e-07,
+                0.7697210459372988,
+                625.6178834483536,
+            ),
+        ),
+        "memcpy": _make_copy_cost(
+            (498, 548, 570, 616, 755, 1054, 1629, 2776),
+            fit=(
+                1.1659906841848802e-14,
+                -3.1928277782675043e-10,
+                2.259625951396248e-06,
+                0.13830662612542519,
+                467.4532986095012,
+            ),
+        ),
+        "memcpy_from_psram": _make_copy_cost(
+            (837, 1113, 1416, 2289, 4128, 7692, 14895, 29337, 58205, 87048, 115908),
+            fit=(
+                -3.447781705078594e-16,
+                5.0017650401933625e-11,
+                -2.3902452044209995e-06,
+                1.8029903603093662,
+                291.3270163792185,
+            ),
+        ),
+    },
+    fft={64: 2320, 128: 2734, 256: 3680, 512: 5542},
+)

@@ -1,8 +1,0 @@
-"""A planned graph as a torch module: fake quantizers for integer operators, plain torch for what stays in float.
-
-Owns: the simulator's integers in torch, and their gradients. Must not know: torch modules of users, training, files.
-"""
-
-from .network import Bridge
-
-__all__ = ["Bridge"]

@@ -1,0 +1,159 @@
+"""Average pooling as software defines it: every window by its own number of elements, one rounding.
+
+    y = sat(round(sum * numerator / (count * denominator)))      numerator / denominator = scale_out / scale_x
+
+`count` is the window cut off at the end of the padded image, or at the image itself where padding does not count, or a
+number given. Padding is zeros. `pool.AvgPool` is what the NPU does instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed_point import RoundingMode, divide_rounded, integer_dtype
+from simulator.kernel import Array, RunFunction, TensorSpec, require
+from simulator.kernels.loops._common import (
+    ClampableKernel,
+    SlidingWindow,
+    channel_last_shape,
+    image_size,
+    make_window,
+    max_magnitude,
+    require_signed_integer,
+)
+from simulator.native import InputRef, NativeLoop, OutputRef
+
+__all__ = ["Mean"]
+
+
+@jit
+def _average_windows(
+    x: Array,
+    geometry: tuple[int, ...],
+    counts: tuple[bool, int],
+    ratio: tuple[int, int],
+    rounding: int,
+    limits: tuple[int, int],
+    out: Array,
+) -> None:
+    """Average windows.
+
+    Parameters
+    ----------
+    x
+        Integers [N, H, W, C].
+    geometry
+        Kernel height and width, strides (vertical, horizontal), pads (top, left, bottom, right).
+    counts
+        (whether padding counts as elements of a window, a divisor for all windows or 0).
+    ratio
+        (numerator, denominator) of scale_out / scale_x.
+    rounding
+        Number of a `RoundingMode`.
+    limits
+        Least and largest result.
+    out
+        [N, Ho, Wo, C], filled.
+    """
+    kh, kw, stride_y, stride_x, top, left, bottom, right = geometry
+    padded, given = counts
+    numerator, denominator = ratio
+    low, high = limits
+    _, rows, columns, channels = x.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty(channels, np.int64)
+    for n in range(samples):
+        for oy in range(out_rows):
+            first_y = oy * stride_y - top
+            last_y = min(first_y + kh, rows + bottom)
+            for ox in range(out_columns):
+                first_x = ox * stride_x - left
+                last_x = min(first_x + kw, columns + right)
+                count = (last_y - first_y) * (last_x - first_x)
+                begin_y, end_y = max(first_y, 0), min(last_y, rows)
+                begin_x, end_x = max(first_x, 0), min(last_x, columns)
+                if not padded:
+                    count = max((end_y - begin_y) * (end_x - begin_x), 1)
+                if given:
+                    count = given
+                acc[:] = 0
+                for y in range(begin_y, end_y):
+                    for z in range(begin_x, end_x):
+                        for c in range(channels):
+                            acc[c] += x[n, y, z, c]
+                for c in range(channels):
+                    value = divide_rounded(acc[c] * numerator, count * denominator, rounding)
+                    out[n, oy, ox, c] = min(max(value, low), high)
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(ClampableKernel):
+    """Mean of each window of x [N, C, H, W] or [N, C, W].
+
+    Parameters
+    ----------
+    kernel, strides, pads, ceil_mode
+        As for `pool.MaxPool`; kernel None is the whole image.
+    shift
+        log2(scale_out / scale_x).
+    bits
+        Width of the result.
+    rounding
+        How a value between two integers is rounded.
+    padded
+        Whether padding counts as elements of the window.
+    divisor
+        What every sum is divided by instead of the number of elements; 0: that number.
+    """
+
+    kernel: Sequence[int] | None
+    strides: Sequence[int] | None
+    pads: Sequence[int] | None
+    shift: int
+    bits: int = 8
+    rounding: RoundingMode = RoundingMode.HALF_UP
+    ceil_mode: bool = False
+    padded: bool = True
+    divisor: int = 0
+    clip: tuple[int, int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Map x -> y [N, C, *space]."""
+        (x,) = specs
+        require_signed_integer(x, "Mean")
+        require(len(x.shape) in (3, 4), f"Mean takes [N, C, W] or [N, C, H, W], not {x}")
+        require(self.divisor >= 0 and abs(self.shift) <= 29, f"no such mean: {self.divisor}, 2^{self.shift}")
+        return (
+            TensorSpec(
+                (*x.shape[:2], *self._window(x).out_size(x.shape[2:], self.ceil_mode)), integer_dtype(self.bits)
+            ),
+        )
+
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
+        """Return the loop for the size of x; its sums fit 61 bits."""
+        (x,) = specs
+        window = self._window(x)
+        largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)
+        require(largest * max_magnitude(x.dtype) < 1 << 61, f"sums over {list(window.kernel)} do not fit 61 bits")
+        top = 1 << (self.bits - 1)
+        low, high = self.clip or (-top, top - 1)
+        limits = (max(low, -top), min(max(high, -top), top - 1))
+        geometry = (*window.kernel, *window.strides, *window.pads)
+        ratio = (1 << max(self.shift, 0), 1 << max(-self.shift, 0))
+        counts, rounding = (self.padded, self.divisor), int(self.rounding)
+        (y,) = self.infer(*specs)
+        target = OutputRef(0, channel_last_shape(y))
+        return NativeLoop(
+            _average_windows, (InputRef(0, channel_last_shape(x)), geometry, counts, ratio, rounding, limits, target)
+        )
+
+    def _window(self, x: TensorSpec) -> SlidingWindow:
+        kernel = self.kernel or image_size(x.shape[2:])[4 - len(x.shape) :]
+        return make_window(kernel, self.strides, self.pads, None)

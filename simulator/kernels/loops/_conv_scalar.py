@@ -1,0 +1,82 @@
+"""Convolution as plain loops: any integer type, any processor; the oracle and the fallback of `_simd`.
+
+Owns: `convolve_dense` (any groups) and `convolve_depthwise` (groups == inputs == outputs). Both vectorise over output
+channels by themselves. Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64: the caller
+proves that it suffices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed_point import RescaleForm, apply_rescale
+from simulator.kernel import Array
+
+__all__ = ["convolve_dense", "convolve_depthwise"]
+
+
+@jit
+def convolve_dense(
+    x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: RescaleForm, out: Array
+) -> None:
+    """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O]."""
+    stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, _ = x.shape
+    groups, kh, kw, channels, own = weight.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty_like(bias)
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                for o in range(acc.size):  # `acc[:] = bias` compiles much longer
+                    acc[o] = bias[o]
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    if not 0 <= y < rows:
+                        continue
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if not 0 <= z < columns:
+                            continue
+                        for g in range(groups):
+                            part = acc[g * own : (g + 1) * own]
+                            for i in range(channels):
+                                value = x[n, y, z, g * channels + i]
+                                taps = weight[g, r, c, i]
+                                for o in range(own):
+                                    part[o] += value * taps[o]
+                target = out[n, oy, ox]
+                for o in range(acc.size):
+                    target[o] = apply_rescale(rescale, acc[o])
+
+
+@jit
+def convolve_depthwise(
+    x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: RescaleForm, out: Array
+) -> None:
+    """Convolve x [N, H, W, C] with weight [kh, kw, C], channel by channel, into out [N, Ho, Wo, C]."""
+    stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, channels = x.shape
+    kh, kw, _ = weight.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty_like(bias)
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                for o in range(acc.size):  # `acc[:] = bias` compiles much longer
+                    acc[o] = bias[o]
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    if not 0 <= y < rows:
+                        continue
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if not 0 <= z < columns:
+                            continue
+                        source, taps = x[n, y, z], weight[r, c]
+                        for i in range(channels):
+                            acc[i] += source[i] * taps[i]
+                target = out[n, oy, ox]
+                for i in range(channels):
+                    target[i] = apply_rescale(rescale, acc[i])

@@ -1,0 +1,162 @@
+"""Copies of integers (or reals) from place to place, compiled.
+
+Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy number by number,
+`broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.kernel import Array, TensorSpec
+from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
+
+__all__ = [
+    "FLAT_IN",
+    "FLAT_OUT",
+    "make_copy",
+    "fill_flat",
+    "to_rank4_shape",
+    "physical_shape",
+    "make_strided_copy",
+    "broadcast_into_scratch",
+    "make_broadcast_arguments",
+    "make_indexed_copy",
+]
+
+FLAT_IN, FLAT_OUT = InputRef(0, (-1,)), OutputRef(0, (-1,))
+_AXES = 5
+
+
+@jit
+def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> None:
+    """Fill out [A, B, C, D, E] with the numbers of flat x, `first` and then `steps` from one index to the next."""
+    _, b, c, d, e = out.shape
+    step_a, step_b, step_c, step_d, step_e = steps
+    for i in range(out.shape[0]):
+        for j in range(b):
+            for k in range(c):
+                at = first + i * step_a + j * step_b + k * step_c
+                if step_e == 1:
+                    for m in range(d):
+                        row, source = out[i, j, k, m], x[at + m * step_d : at + m * step_d + e]
+                        for n in range(e):
+                            row[n] = source[n]
+                else:
+                    for m in range(d):
+                        row, start = out[i, j, k, m], at + m * step_d
+                        for n in range(e):
+                            row[n] = x[start + n * step_e]
+
+
+@jit
+def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
+    """Fill out [N, T] with the numbers of x [N, S] at `index` [T], with `fill` where that is below 0."""
+    for n in range(out.shape[0]):
+        source, target = x[n], out[n]
+        for i in range(index.size):
+            target[i] = source[index[i]] if index[i] >= 0 else fill
+
+
+@jit
+def _copy(x: Array, out: Array) -> None:
+    for i in range(out.size):
+        out[i] = x[i]
+
+
+@jit
+def fill_flat(x: Array, value: int) -> None:
+    """Fill flat x; NumPy's way compiles far longer."""
+    for i in range(x.size):
+        x[i] = value
+
+
+def make_copy() -> NativeLoop:
+    """Return the copy of the input to the output, whatever their shapes."""
+    return NativeLoop(_copy, (FLAT_IN, FLAT_OUT))
+
+
+def make_strided_copy(first: int, sizes: Sequence[int], steps: Sequence[int], index: int = 0) -> NativeLoop | None:
+    """Return the copy to output `index` of `sizes`; the input's places begin at `first` and are `steps` apart.
+
+    The first axis follows the batch. None where there are too many axes.
+    """
+    merged: list[tuple[int, int]] = [(sizes[0], steps[0])]
+    for size, step in zip(sizes[1:], steps[1:], strict=True):
+        if len(merged) > 1 and merged[-1][1] == size * step:
+            merged[-1] = (merged[-1][0] * size, step)
+        elif size != 1:
+            merged.append((size, step))
+    if len(merged) > _AXES:
+        return None
+    padded = [merged[0], *[(1, 0)] * (_AXES - len(merged)), *merged[1:]]
+    if padded[-1][0] == 1:
+        padded[-1] = (1, 1)
+    shape = (-1, *(size for size, _ in padded[1:]))
+    return NativeLoop(_copy_strided, (FLAT_IN, first, tuple(step for _, step in padded), OutputRef(index, shape)))
+
+
+def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.dtype) -> NativeLoop:
+    """Return the copy of the numbers at `index` of every sample of `size` numbers."""
+    flat = np.ascontiguousarray(index, np.int32).reshape(-1)
+    value = np.zeros(1, kind)[0] if fill is None else np.array(fill).astype(kind)[()]
+    return NativeLoop(_copy_indexed, (InputRef(0, (-1, size)), flat, value, OutputRef(0, (-1, flat.size))))
+
+
+def physical_shape(spec: TensorSpec, channel_last: bool) -> tuple[int, ...]:
+    """Return the shape of the array of a tensor."""
+    if channel_last and len(spec.shape) in (3, 4):
+        return (spec.shape[0], *spec.shape[2:], spec.shape[1])
+    return spec.shape
+
+
+def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
+    """Return a shape that broadcasts to `rank` axes with four axes, the first following the batch; None: it has more.
+
+    Axes behind the third are never merged.
+    """
+    if rank > 4:
+        return None
+    if len(shape) < rank or not shape:
+        return (1,) * (4 - len(shape)) + tuple(shape)
+    return (-1, *[1] * (4 - rank), *shape[1:])
+
+
+@jit
+def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
+    """Return x [A, B, C, D] broadcast to `shape`, flat: itself, or in `scratch`."""
+    a, b, c, d = shape
+    if x.size == a * b * c * d:
+        return x.reshape(x.size)
+    for i in range(a):
+        for j in range(b):
+            for k in range(c):
+                row = x[i if x.shape[0] > 1 else 0, j if x.shape[1] > 1 else 0, k if x.shape[2] > 1 else 0]
+                first = ((i * b + j) * c + k) * d
+                target = scratch[first : first + d]
+                for m in range(d):
+                    target[m] = row[m if x.shape[3] == d else 0]
+    return scratch[: a * b * c * d]
+
+
+def make_broadcast_arguments(
+    specs: Sequence[TensorSpec], out: TensorSpec, channel_last: bool
+) -> tuple[Any, ...] | None:
+    """Return the arguments x, y, scratch x, scratch y, out of a loop over operands that broadcast, or None.
+
+    The loop calls `broadcast_into_scratch`. None where there are too many axes.
+    """
+    shapes = [physical_shape(spec, channel_last) for spec in (*specs, out)]
+    rank = len(out.shape)
+    found = [to_rank4_shape(shape, rank) for shape in shapes]
+    if any(shape is None for shape in found):
+        return None
+    size = math.prod(out.shape[1:])
+    scratch = (Scratch(size, spec.dtype, each=True) for spec in specs)
+    first, second, target = found
+    return InputRef(0, first), InputRef(1, second), *scratch, OutputRef(0, target)
