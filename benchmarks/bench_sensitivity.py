@@ -62,7 +62,7 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
     from lingeronnx.run.runners import open_ort_session
 
     settings = {"effort": "fast", "limit": samples}
-    planned = plan_model(prepare_model(model, calib, None, settings, hold=False))
+    planned = plan_model(prepare_model(model, calib, None, settings, hold_out=False))
     every = list_rounded_operators(planned)
     output = str(planned.graph.graph.outputs[0].name)
     given = build_roundable_model(planned, every, [output])

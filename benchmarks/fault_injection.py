@@ -63,7 +63,7 @@ class Net:
         self.mean, self.std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in (mean, std))
         self.input = proto.graph.input[0].name
         self.model = ir.from_proto(proto)
-        self.prepared = prepare_model(self.model, {self.input: calib}, None, {}, hold=False)
+        self.prepared = prepare_model(self.model, {self.input: calib}, None, {}, hold_out=False)
         self.planned = plan_model(self.prepared)
         self.lowered = self.lower(self.planned)
 
@@ -77,7 +77,9 @@ class Net:
         """Return another float model, and its integer graph under plain max scales."""
         model = ir.from_proto(proto)
         plain = {key.removeprefix("--"): value for key, value in zip(PLAIN[::2], PLAIN[1::2], strict=True)}
-        return model, self.lower(plan_model(prepare_model(model, {self.input: self.calib}, None, plain, hold=False)))
+        return model, self.lower(
+            plan_model(prepare_model(model, {self.input: self.calib}, None, plain, hold_out=False))
+        )
 
     @property
     def data(self) -> Feeds:
@@ -435,15 +437,15 @@ class Outcome:
     options: str
 
 
-def evaluate_first_finding(spoiled: InjectedFault, own: Collection[tuple[str, str]] = ()) -> Outcome:
+def evaluate_first_finding(fault: InjectedFault, own: Collection[tuple[str, str]] = ()) -> Outcome:
     """Compare, and look at the first finding.
 
     own : (kind, layer) of what is found without the fault, too: that is skipped, but for the spoiled layer.
     """
-    comparison = compare(spoiled.model, spoiled.graph, spoiled.data)
-    new = (f for f in comparison.findings if f.layer in spoiled.layers or (f.kind, f.layer) not in own)
+    comparison = compare(fault.model, fault.graph, fault.data)
+    new = (f for f in comparison.findings if f.layer in fault.layers or (f.kind, f.layer) not in own)
     first = next(new, None)
-    wanted = f"{'/'.join(sorted(spoiled.causes))} at {sorted(spoiled.layers)}"
+    wanted = f"{'/'.join(sorted(fault.causes))} at {sorted(fault.layers)}"
     said = "nothing" if first is None else f"{first.kind} at {first.layer}: {first.measured}"
-    right = first is not None and first.layer in spoiled.layers, first is not None and first.kind in spoiled.causes
+    right = first is not None and first.layer in fault.layers, first is not None and first.kind in fault.causes
     return Outcome(*right, said, wanted, comparison.options)

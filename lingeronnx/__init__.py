@@ -147,7 +147,7 @@ if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, n
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
         if name in _OLD_SPELLINGS:
-            importlib.import_module(".errors", __name__).warn_deprecated(f"lo.{name}", f"lo.compat.{name}", "0.3")
+            importlib.import_module(".deprecation", __name__).warn_deprecated(f"lo.{name}", f"lo.compat.{name}", "0.3")
             return getattr(importlib.import_module(".compat", __name__), name)
         if name not in _HOME:
             raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")

@@ -14,7 +14,6 @@ A message is one line: what, where (node and tensor name), the value, the limit,
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,14 +28,8 @@ __all__ = [
     "format_exception",
     "split_words",
     "suggest_nearest",
-    "warn_deprecated",
     "wrap_user_errors",
 ]
-
-
-def warn_deprecated(old: str, new: str, gone: str) -> None:
-    """Warn the caller's caller that the name `old` is `new` now, and leaves with version `gone`, the next minor one."""
-    warnings.warn(f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3)
 
 
 class LingerOnnxError(Exception):
@@ -93,8 +86,8 @@ def format_exception(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def wrap_user_errors(sentence: str, kind: type[LingerOnnxError]) -> Iterator[None]:
-    """Turn whatever a user's code raises inside into a `kind` that says `sentence` and the reason.
+def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None]:
+    """Turn whatever a user's code raises inside into a `kind` that says `message` and the reason.
 
     SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes through.
     """
@@ -103,7 +96,7 @@ def wrap_user_errors(sentence: str, kind: type[LingerOnnxError]) -> Iterator[Non
     except (LingerOnnxError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise kind(f"{sentence} ({format_exception(error)})") from error
+        raise kind(f"{message} ({format_exception(error)})") from error
 
 
 def split_words(line: str) -> list[str]:

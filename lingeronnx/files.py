@@ -153,23 +153,23 @@ def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
     return next((what for test, what in _FILE_KINDS if test(mode)), None)
 
 
-def read_user_file(path: str | os.PathLike[str], what: str, most: int) -> bytes:
-    """Return what is in a user's file of at most so many bytes; `what` it is, such as "the log".
+def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: int) -> bytes:
+    """Return what is in a user's file of at most so many bytes; `description` it is, such as "the log".
 
     ConfigError for one that cannot be read, is larger, or is no regular file.
     """
     name = os.fspath(path)
     if (kind := describe_irregular_file(path)) is not None:
         raise ConfigError(
-            f"cannot read {what} {name}: it is {kind}, no regular file; write what it gives to a file first"
+            f"cannot read {description} {name}: it is {kind}, no regular file; write what it gives to a file first"
         )
     try:
         size = os.stat(path).st_size
-        if size > most:
-            raise ConfigError(f"{what} {name} has {size:,} bytes; at most {most:,} are read")
+        if size > max_bytes:
+            raise ConfigError(f"{description} {name} has {size:,} bytes; at most {max_bytes:,} are read")
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {what} {name}: {error.strerror}; give the path of a file") from error
+        raise ConfigError(f"cannot read {description} {name}: {error.strerror}; give the path of a file") from error
 
 
 def chip_file_path(path: Path) -> Path:
@@ -213,8 +213,8 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def update_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterator[Path]:
-    """As `replace_folder`, but what else the old folder holds comes along, but for files and folders called `gone`.
+def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) -> Iterator[Path]:
+    """Replace a folder as `replace_folder` does, and keep its other entries except those in `dropped_names`.
 
     Raises ConfigError where `path` is no folder and where its parent cannot be written.
     """
@@ -230,7 +230,7 @@ def update_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterat
             ) from error
         yield made
         try:
-            link_missing_entries(place, made, gone)
+            link_missing_entries(place, made, dropped_names)
             held.close()
         except OSError as error:
             raise ConfigError(
@@ -238,11 +238,11 @@ def update_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterat
             ) from error
 
 
-def link_missing_entries(old: Path, new: Path, gone: Collection[str]) -> None:
-    """Let the folder `new` hold what `old` holds too, but for what is there already and what is called `gone`."""
+def link_missing_entries(old: Path, new: Path, dropped_names: Collection[str]) -> None:
+    """Link the entries of `old` into `new`, except those that exist there or are in `dropped_names`."""
     for other in sorted(old.iterdir()) if old.exists() else ():
         name = new / other.name
-        if other.name in gone or name.exists():
+        if other.name in dropped_names or name.exists():
             continue
         if other.is_dir() and not other.is_symlink():
             shutil.copytree(other, name, symlinks=True, copy_function=_link_or_copy)
@@ -333,14 +333,14 @@ _CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 
 
 @contextlib.contextmanager
-def _locked_temporary(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield a new name beside `target` that `make` made and this process holds a lock on; what has it then, goes."""
+def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a new name beside `target` that `create` made and this process holds a lock on; what has it then, goes."""
     _remove_stale_temporaries(target.parent)
     suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
     stem = os.fsdecode(os.fsencode(target.name)[:_MAX_NAME_BYTES])
     while True:
         name = target.with_name(f".{stem}.lingeronnx-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
-        make(name)
+        create(name)
         lock = _acquire_lock(name)
         if lock is None or _is_same_file(lock, name):  # else another process took it for left behind, and removed it
             break

@@ -11,19 +11,19 @@ from typing import Any
 __all__ = ["to_json_value"]
 
 
-def to_json_value(value: object, told: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
+def to_json_value(value: object, format_text: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
     """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict.
 
-    told : how every text is written.
+    format_text : how every text is written.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {told(str(key)): to_json_value(item, told) for key, item in value.items()}
+        return {format_text(str(key)): to_json_value(item, format_text) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json_value(item, told) for item in value]
+        return [to_json_value(item, format_text) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {key: to_json_value(getattr(value, key), told) for key in value.__dataclass_fields__}
+        return {key: to_json_value(getattr(value, key), format_text) for key in value.__dataclass_fields__}
     if isinstance(value, Enum):
         return value.name.lower()
-    return told(str(value)) if isinstance(value, str | Path) else value
+    return format_text(str(value)) if isinstance(value, str | Path) else value

@@ -61,8 +61,8 @@ class SupportsLowering(Protocol):
 
     wide: bool
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
-        """Emit the integer form of the float `node` through `low`."""
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
+        """Emit the integer form of the float `node` through `context`."""
 
     def results(self, node: ir.Node) -> Sequence[int]:
         """Return which outputs of the float `node` are integers."""
@@ -184,7 +184,7 @@ class LoweringContext:
 
     def _parameter(self, node: ir.Node, index: int, source: ConstantSource, name: str) -> ir.Value:
         array = ir.require_const_value(node.inputs[index])
-        value = self.array(name or source.name, source.quantized(array), own=not name)
+        value = self.array(name or source.name, source.quantized(array), keeps_name=not name)
         self._sources[str(value.name)] = source
         return value
 
@@ -196,17 +196,18 @@ class LoweringContext:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
         return self.array(name, make_bias_qparams(scale, wide).integers(values))
 
-    def array(self, name: str, array: np.ndarray, own: bool = False) -> ir.Value:
+    def array(self, name: str, array: np.ndarray, keeps_name: bool = False) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else.
 
-        own : it is what became of the float model's initializer `name`; other names give way to the float model's.
+        keeps_name : it is what became of the float model's initializer `name`; other names give way to the float
+        model's.
         """
         alike = self._held.setdefault(name, [])
         for value in alike:
             known = ir.const_value(value)
             if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
                 return value
-        name = name if own and name not in self._initializers else self._free(name)
+        name = name if keeps_name and name not in self._initializers else self._free(name)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers[name] = value
@@ -226,12 +227,12 @@ class LoweringContext:
         inputs: Sequence[ir.Value | None],
         attrs: Mapping[str, Any],
         domain: str | None = None,
-        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+        extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> None:
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
         The output is float where it `leaves_in_float`. domain : where it is not the format's.
-        also : further outputs that nobody reads but the format has: (what, shape, bits).
+        extra_outputs : further outputs that nobody reads but the format has: (what, shape, bits).
         """
         self._forms.setdefault(str(node.name), []).append(form)
         name = ir.output_name(node)
@@ -246,28 +247,28 @@ class LoweringContext:
         value = self._append(form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain)
         self._integers[name, q] = value
         self._layers[integer_name] = name
-        self._more_outputs(name, also)
+        self._more_outputs(name, extra_outputs)
 
     def insert(
         self,
         form: Format,
         node: ir.Node,
-        what: str,
+        suffix: str,
         inputs: Sequence[ir.Value | None],
         attrs: Mapping[str, Any],
         shape: Sequence[int | None],
         q: Affine,
-        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+        extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.output_name(node)
-        own, title = self._free(f"{name}_{what}"), ir.unique_name(f"{node.name}_{what}", self._taken_by_nodes)
+        own, title = self._free(f"{name}_{suffix}"), ir.unique_name(f"{node.name}_{suffix}", self._taken_by_nodes)
         value = self._append(form, inputs, attrs, title, own, like, q)
-        self._made[name, what] = value
+        self._made[name, suffix] = value
         self._layers[own] = name
-        self._more_outputs(name, also)
+        self._more_outputs(name, extra_outputs)
         return value
 
     def real_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
@@ -408,7 +409,7 @@ class LoweringContext:
             if value is None:
                 inputs.append(None)
             elif (array := ir.const_value(value)) is not None:
-                inputs.append(self.array(str(value.name), array, own=True))
+                inputs.append(self.array(str(value.name), array, keeps_name=True))
             else:
                 inputs.append(self._floats[str(value.name)])
         results = [ir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]

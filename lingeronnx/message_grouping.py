@@ -46,20 +46,20 @@ def group_by_key(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[lis
     return list(found.values())
 
 
-def format_violations(rule: str, remedy: str, seen: Sequence[tuple[str, str]]) -> str:
+def format_violations(rule: str, remedy: str, occurrences: Sequence[tuple[str, str]]) -> str:
     """Return one sentence on a `rule` that is broken at some places.
 
-    seen : (place, value) of each, the value empty where the rule says it all. Of values with a number the farthest
-    from the rule is shown: the smallest where that says "at least", else the largest.
+    occurrences : (place, value) of each, the value empty where the rule says it all. Of values with a number the
+    farthest from the rule is shown: the smallest where that says "at least", else the largest.
     """
-    places = list(dict.fromkeys(place for place, _ in seen))
-    sizes = [_first_number(value) for _, value in seen]
+    places = list(dict.fromkeys(place for place, _ in occurrences))
+    sizes = [_first_number(value) for _, value in occurrences]
     ranked = [(size, index) for index, size in enumerate(sizes) if size is not None]
     worst, kind = 0, "such as"
-    if len(ranked) == len(seen) and len({size for size, _ in ranked}) > 1:
+    if len(ranked) == len(occurrences) and len({size for size, _ in ranked}) > 1:
         sign = -1 if "at least" in rule else 1
         worst, kind = max(ranked, key=lambda item: (sign * item[0], -item[1]))[1], "the worst"
-    place, value = seen[worst]
+    place, value = occurrences[worst]
     end = f"; {remedy}" if remedy else ""
     if len(places) == 1:
         return f"{place}: {rule}{f'; here {value}' if value else ''}{end}"
@@ -74,12 +74,15 @@ def merge_similar_lines(texts: Iterable[str]) -> list[str]:
     return found
 
 
-def truncate_lines(lines: Sequence[str], most: int | None) -> list[str]:
-    """Return the first lines, `most` of them, the last of which says how many there are beyond; None: all of them."""
-    left = 0 if most is None else len(lines) - most
-    if most is None or left <= 0:
+def truncate_lines(lines: Sequence[str], max_lines: int | None) -> list[str]:
+    """Return the first lines, `max_lines` of them, the last of which says how many there are beyond.
+
+    None: all of them.
+    """
+    left = 0 if max_lines is None else len(lines) - max_lines
+    if max_lines is None or left <= 0:
         return list(lines)
-    return [*lines[: most - 1], f"{lines[most - 1]} (and {left} more: --notes full)"]
+    return [*lines[: max_lines - 1], f"{lines[max_lines - 1]} (and {left} more: --notes full)"]
 
 
 def count_screen_lines(lines: Iterable[str]) -> int:

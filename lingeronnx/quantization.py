@@ -173,7 +173,7 @@ def quantize(
         begin = _SearchStart(resolve_source_path(model), resolve_source_path(calib), config, chosen)
         found: dict[str, Any] = {key: resolve_source_path(getattr(goal, key)) for key in ("data", "model")}
         goal = replace(goal, **found)
-        more: dict[str, Any] = {"progress": progress, "begin": begin, "cluster": cluster}
+        more: dict[str, Any] = {"progress": progress, "create_start": begin, "cluster": cluster}
         result, _ = search(best, goal, minutes=budget, log=log, resume=resume, **more)
     if eval_data is not None:
         result = measure_accuracy(

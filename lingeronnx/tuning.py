@@ -122,7 +122,7 @@ def finetune(
         )
     plan = settings.pop("plan", None)
     lent, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare_model(source, train, settings.pop("config", None), settings, hold=False, encodings=lent)
+    prepared = prepare_model(source, train, settings.pop("config", None), settings, hold_out=False, encodings=lent)
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     ready = plan_model(prepared, own, progress)

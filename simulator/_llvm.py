@@ -53,15 +53,15 @@ def emit_assembly(text: str, triple: str, features: Sequence[str]) -> str:
 
 
 def get_function_address(
-    text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
+    write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
-    """Return the address of function `name` of the LLVM module that ``text(*arguments)`` writes.
+    """Return the address of function `name` of the LLVM module that ``write_ir(*arguments)`` writes.
 
     It is compiled for this processor with `features`, and lives as long as the process. The arguments are hashable, and
     their `repr` says all of them.
     """
     with _LOCK:
-        return _load_or_compile(text, arguments, name, features)
+        return _load_or_compile(write_ir, arguments, name, features)
 
 
 _LOCK = Lock()  # two threads must not link the same code
@@ -81,15 +81,15 @@ def _load_or_compile(text: Callable[..., str], arguments: tuple[Any, ...], name:
     return link_object(code, name, {})
 
 
-def link_object(code: bytes, name: str, given: Mapping[str, int]) -> int:
+def link_object(code: bytes, name: str, external_symbols: Mapping[str, int]) -> int:
     """Link an object file, and return the address of its function `name`, which lives as long as the process.
 
-    given : addresses of functions that it calls, besides those of the C library. Raises RuntimeError where LLVM cannot
-    link it.
+    external_symbols : addresses of functions that it calls, besides those of the C library. Raises RuntimeError where
+    LLVM cannot link it.
     """
     _initialize(False)
     near = binding.get_process_triple().startswith(("aarch64", "arm64"))
-    holder, place = (_link_with_mcjit if near else _link_with_lljit)(code, name, given)
+    holder, place = (_link_with_mcjit if near else _link_with_lljit)(code, name, external_symbols)
     _LINKED_OBJECTS.append(holder)
     return place
 

@@ -218,7 +218,7 @@ class Rescale:
 
     @classmethod
     def from_ratio(
-        cls, ratio: float, bits: int, zero: int = 0, rounding: RoundingMode = RoundingMode.HALF_UP
+        cls, ratio: float, bits: int, zero_point: int = 0, rounding: RoundingMode = RoundingMode.HALF_UP
     ) -> Rescale:
         """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
         if not 0 < ratio < math.inf:
@@ -229,12 +229,12 @@ class Rescale:
             multiplier, shift = 1 << 30, shift - 1
         if shift < 1:
             raise ValueError(f"a rescale ratio must be below 2^30, not {ratio}")
-        return cls(multiplier, shift, bits, zero, rounding)
+        return cls(multiplier, shift, bits, zero_point, rounding)
 
     @classmethod
-    def from_shift(cls, shift: int, bits: int, zero: int = 0) -> Rescale:
+    def from_shift(cls, shift: int, bits: int, zero_point: int = 0) -> Rescale:
         """Shift right by `shift` bits; a negative `shift` (down to -29) multiplies by 2^-shift."""
-        return cls(1 << 30, 30 + shift, bits, zero)
+        return cls(1 << 30, 30 + shift, bits, zero_point)
 
     @property
     def pow2_shift(self) -> int | None:

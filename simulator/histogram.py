@@ -41,7 +41,7 @@ def _sum_squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> float:
 @jit
 def _count_bins(
     x: np.ndarray,
-    each: int,
+    channel_size: int,
     factors: np.ndarray,
     per_unit: float,
     bins: np.ndarray,
@@ -51,10 +51,10 @@ def _count_bins(
     at: np.ndarray,
 ) -> None:
     half = np.int32(len(bins) // 2)
-    for row in range(len(x) // each):
+    for row in range(len(x) // channel_size):
         factor = factors[row % len(factors)]
-        for start in range(row * each, (row + 1) * each, _BLOCK_ELEMENTS):
-            part = x[start : min(start + _BLOCK_ELEMENTS, (row + 1) * each)]
+        for start in range(row * channel_size, (row + 1) * channel_size, _BLOCK_ELEMENTS):
+            part = x[start : min(start + _BLOCK_ELEMENTS, (row + 1) * channel_size)]
             for i in range(len(part)):
                 value = np.float64(x.dtype.type(np.float64(part[i]) * factor))
                 at[i] = half + np.int32(math.floor(value * per_unit))

@@ -86,8 +86,8 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def absorb(self, following: Kernel) -> Kernel | None:
-        """Return one kernel that does this and then `following` with the same integers, or None."""
+    def absorb(self, consumer: Kernel) -> Kernel | None:
+        """Return one kernel that does this and then `consumer` with the same integers, or None."""
         return None
 
     def apart(self, rank: int) -> Kernel | None:

@@ -184,13 +184,13 @@ def _iter_scratches(argument: Any) -> Iterator[Scratch]:
             yield from _iter_scratches(member)
 
 
-def _substitute_placeholders(argument: Any, made: Callable[[Any], Any]) -> Any:
-    """Return an argument with what is `made` in place of every `Scratch` and `NestedLoop` in it."""
+def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) -> Any:
+    """Return an argument with what is `substitute` in place of every `Scratch` and `NestedLoop` in it."""
     if isinstance(argument, Scratch | NestedLoop):
-        return made(argument)
+        return substitute(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _iter_scratches(argument)):
         return argument
-    members = [_substitute_placeholders(member, made) for member in argument]
+    members = [_substitute_placeholders(member, substitute) for member in argument]
     return tuple(members) if type(argument) is tuple else type(argument)(*members)
 
 

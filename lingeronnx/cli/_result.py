@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["show_result"]
 
 
-def show_result(model: Path, done: WrittenFiles, as_json: bool, deployed: Deployment | None = None) -> None:
+def show_result(model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None) -> None:
     """Print what became of `model` and what was deployed, and with --json the object."""
-    again = "" if done.report.search is not None else current_command_line()
-    show_report(console_for(as_json), model, done, again)
+    again = "" if written.report.search is not None else current_command_line()
+    show_report(console_for(as_json), model, written, again)
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
     if as_json:
@@ -28,12 +28,12 @@ def show_result(model: Path, done: WrittenFiles, as_json: bool, deployed: Deploy
             {
                 **REPORT_VERSION.stamp(),
                 "model": model,
-                "output": done.graph,
-                "chip_part": done.chip,
-                "chip_parts": list(done.parts),
-                "plan": done.plan,
-                "written": list(done.files),
-                **done.report.to_dict(),
+                "output": written.graph,
+                "chip_part": written.chip,
+                "chip_parts": list(written.parts),
+                "plan": written.plan,
+                "written": list(written.files),
+                **written.report.to_dict(),
                 **({} if deployed is None else {"deployment": deployed.to_dict()}),
             }
         )

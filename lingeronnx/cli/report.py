@@ -43,23 +43,28 @@ _PACK_LABEL, _NEXT_LABEL = "pack it with", "try next"
 _Row = tuple[str, str, str]  # label, value, style of the value
 
 
-def show_report(console: Console, model: Path, done: WrittenFiles, again: str = "") -> None:
+def show_report(console: Console, model: Path, written: WrittenFiles, command_line: str = "") -> None:
     """Print what a quantization did of `model`, and what it wrote.
 
-    again : the user's command line, which the options to try next are added to; empty where there is none.
+    command_line : the user's command line, which the options to try next are added to; empty where there is none.
     """
-    report, most, room = done.report, _UNLIMITED if done.report.full else _MAX_LINES, 0
+    report, most, room = written.report, _UNLIMITED if written.report.full else _MAX_LINES, 0
     layers = 0 if report.cost is None else len(report.cost.layers)
     while not report.full:
         with console.capture() as held:
-            _print_report(console, model, done, again, most, 0)
+            _print_report(console, model, written, command_line, most, 0)
         room = SCREEN_LINES - _count_screen_lines(held.get())
         if room >= 0 or most == 1:
             break
         most -= 1
     room -= _COST_TABLE_MARGIN + (0 if report.cost is None else max(len(report.cost.macs), 1))
     _print_report(
-        console, model, done, again, most, layers if report.full else room if room >= min(_MIN_COST_ROWS, layers) else 0
+        console,
+        model,
+        written,
+        command_line,
+        most,
+        layers if report.full else room if room >= min(_MIN_COST_ROWS, layers) else 0,
     )
 
 
@@ -73,9 +78,9 @@ def _count_screen_lines(text: str) -> int:
     )
 
 
-def _print_report(console: Console, model: Path, done: WrittenFiles, again: str, most: int, layers: int) -> None:
+def _print_report(console: Console, model: Path, written: WrittenFiles, again: str, most: int, layers: int) -> None:
     """Print it, with at most so many lines of one sort, and the heaviest `layers` in a table."""
-    report = done.report
+    report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
     print_facts(console, _readiness_rows(report, max(most, 2)))
     print_notes(console, truncate_lines(merge_similar_lines(report.warnings), most), "WARNING", "bold red")
@@ -88,7 +93,7 @@ def _print_report(console: Console, model: Path, done: WrittenFiles, again: str,
         _search_table(console, report.search)
     if report.cost is not None and layers:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
-        for line in report.cost.table(layers, totals=False, time=report.time.latency):
+        for line in report.cost.table(layers, with_totals=False, latency=report.time.latency):
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
@@ -96,12 +101,12 @@ def _print_report(console: Console, model: Path, done: WrittenFiles, again: str,
     for part in report.program.chip:
         if part.packer:
             print_line(console, _PACK_LABEL, part.packer)
-    if done.plan is not None:
-        print_line(console, "plan", str(done.plan))
-    print_line(console, "written", f"{done.graph} ({size_text(done.graph)})")
-    if done.chip is not None:
-        print_line(console, "for the packer", f"{done.chip} ({size_text(done.chip)}), without the host part")
-    for path in done.parts:
+    if written.plan is not None:
+        print_line(console, "plan", str(written.plan))
+    print_line(console, "written", f"{written.graph} ({size_text(written.graph)})")
+    if written.chip is not None:
+        print_line(console, "for the packer", f"{written.chip} ({size_text(written.chip)}), without the host part")
+    for path in written.parts:
         print_line(console, "for the packer", f"{path} ({size_text(path)})")
 
 

@@ -141,17 +141,17 @@ def _print_tensor_summary(console: Console, at: TensorSummary) -> None:
     console.print()
 
 
-def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: Path | None) -> None:
+def show_evaluation(console: Console, evaluation: Evaluation, model: Path, baseline: Path | None) -> None:
     """Print a metric's value."""
-    against = f" against {baseline}" if baseline is not None and found.baseline is None else ""
-    rows = [(found.metric, f"{format_value(found.value, found.unit)}  {model}{against}", "bold")]
-    if found.baseline is not None:
+    against = f" against {baseline}" if baseline is not None and evaluation.baseline is None else ""
+    rows = [(evaluation.metric, f"{format_value(evaluation.value, evaluation.unit)}  {model}{against}", "bold")]
+    if evaluation.baseline is not None:
         rows += [
-            ("baseline", f"{format_value(found.baseline, found.unit)}  {baseline}", ""),
-            ("drop", format_value(found.baseline - found.value, difference_unit(found.unit)), ""),
+            ("baseline", f"{format_value(evaluation.baseline, evaluation.unit)}  {baseline}", ""),
+            ("drop", format_value(evaluation.baseline - evaluation.value, difference_unit(evaluation.unit)), ""),
         ]
-    print_facts(console, [*rows, ("samples", str(found.samples), "")])
-    print_notes(console, found.warnings, "WARNING", "bold red")
+    print_facts(console, [*rows, ("samples", str(evaluation.samples), "")])
+    print_notes(console, evaluation.warnings, "WARNING", "bold red")
 
 
 def show_deployment(console: Console, done: Deployment) -> None:
@@ -167,18 +167,18 @@ def show_deployment(console: Console, done: Deployment) -> None:
     print_line(console, "pack it with", f"sh {done.folder / 'pack.sh'}")
 
 
-def show_verification(console: Console, found: Verification) -> None:
+def show_verification(console: Console, verification: Verification) -> None:
     """Print whether a device agrees, else where it begins to differ and why."""
-    count = f"{len(found.compared)} tensors compared"
-    if found.agrees:
+    count = f"{len(verification.compared)} tensors compared"
+    if verification.agrees:
         print_facts(console, [("agrees", f"{count}, every one equal", "bold green")])
-    if found.first is not None:
-        first = found.first
+    if verification.first is not None:
+        first = verification.first
         nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_format_names(first.nodes)}"
         print_facts(
             console,
             [
-                ("differs", f"{count}, {len(found.different)} differ", "bold red"),
+                ("differs", f"{count}, {len(verification.different)} differ", "bold red"),
                 ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
                 ("tensor", f"{first.tensor} ({first.dump})", ""),
                 ("first element", _format_first_difference(first), ""),
@@ -188,11 +188,11 @@ def show_verification(console: Console, found: Verification) -> None:
         for cause in first.causes:
             label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
             print_facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
-    if found.unknown:
-        print_facts(console, [("not in the graph", _format_names(found.unknown), "")])
-    if found.unseen:
-        print_facts(console, [("not shown", _format_names(found.unseen), "")])
-    print_notes(console, found.notes)
+    if verification.unknown:
+        print_facts(console, [("not in the graph", _format_names(verification.unknown), "")])
+    if verification.unseen:
+        print_facts(console, [("not shown", _format_names(verification.unseen), "")])
+    print_notes(console, verification.notes)
 
 
 def _format_names(names: Sequence[str], most: int = 8) -> str:
@@ -260,12 +260,12 @@ def show_platform(console: Console, target: Target) -> None:
         )
 
 
-def _format_scale(held: Affine | None) -> str:
-    if held is None:
+def _format_scale(qparams: Affine | None) -> str:
+    if qparams is None:
         return ""
-    mantissa, exponent = math.frexp(held.scale)
-    text = f"2^{exponent - 1}" if mantissa == 0.5 else f"{held.scale:.6g}"
-    return f"{text} from {held.zero_point}" if held.shifted else text
+    mantissa, exponent = math.frexp(qparams.scale)
+    text = f"2^{exponent - 1}" if mantissa == 0.5 else f"{qparams.scale:.6g}"
+    return f"{text} from {qparams.zero_point}" if qparams.shifted else text
 
 
 def _format_shape(shape: Sequence[int]) -> str:
@@ -281,28 +281,28 @@ def size_text(path: Path) -> str:
 _MAX_FINDINGS = 5  # that are printed
 
 
-def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
+def show_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
     """Print the summary, the worst layers and the first findings of a comparison."""
-    rows = [("models", f"{found.names[1]} against {found.names[0]}, {found.join.samples} samples", "")]
-    if found.accuracy is not None:
-        rows.append(("accuracy", f"{found.accuracy[0]:.2f} % -> {found.accuracy[1]:.2f} %", "bold"))
-    single = " (from 1 sample)" if found.join.samples == 1 else ""
-    rows += [("output", f"'{name}' {format_decibels(value)}{single}", "") for name, value in found.outputs.items()]
+    rows = [("models", f"{comparison.names[1]} against {comparison.names[0]}, {comparison.join.samples} samples", "")]
+    if comparison.accuracy is not None:
+        rows.append(("accuracy", f"{comparison.accuracy[0]:.2f} % -> {comparison.accuracy[1]:.2f} %", "bold"))
+    single = " (from 1 sample)" if comparison.join.samples == 1 else ""
+    rows += [("output", f"'{name}' {format_decibels(value)}{single}", "") for name, value in comparison.outputs.items()]
     print_facts(console, rows)
     print_table(
         console,
         "layers that cost most",
         ("node", "operator", "own error, dB", "as it arrives, dB", "finding"),
         [
-            (row.called, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
-            for row in found.worst
+            (row.called, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", comparison.why(row))
+            for row in comparison.worst
         ],
     )
     lines = []
-    for finding in found.findings[:_MAX_FINDINGS]:
+    for finding in comparison.findings[:_MAX_FINDINGS]:
         lines.append((finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", ""))
         lines.append(("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green"))
-    more = len(found.findings) - _MAX_FINDINGS
+    more = len(comparison.findings) - _MAX_FINDINGS
     lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
     lines.append(
         ("written", f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv", "")

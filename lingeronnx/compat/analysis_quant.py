@@ -115,19 +115,19 @@ def _find_model_file(path: Path) -> Path:
     return found[0]
 
 
-def _format_ranking(found: Sensitivity) -> str:
+def _format_ranking(result: Sensitivity) -> str:
     """Return the ranking, the most sensitive layer first, and what to leave out."""
     rows = [
-        (str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{found.exact - row.values[0]:.6g}")
-        for number, row in enumerate(found.ranking, 1)
+        (str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{result.exact - row.values[0]:.6g}")
+        for number, row in enumerate(result.ranking, 1)
     ]
     lines = [
-        f"float model: {found.exact:.6g}; all layers quantized: {found.quantized:.6g}",
+        f"float model: {result.exact:.6g}; all layers quantized: {result.quantized:.6g}",
         format_table(("rank", "layer", "type", "quant metric", "loss"), rows),
     ]
-    alike = Counter(row.values[0] for row in found.ranking)
+    alike = Counter(row.values[0] for row in result.ranking)
     if tied := sum(count for count in alike.values() if count > 1):
         lines += [f"{tied} layers have a value that others have too: their order says nothing; judge by a finer number"]
-    if found.best is not None:
-        lines += ["quantize next with:", " ".join(found.best.options), ""]
+    if result.best is not None:
+        lines += ["quantize next with:", " ".join(result.best.options), ""]
     return "\n".join(lines)

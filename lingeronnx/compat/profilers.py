@@ -194,7 +194,7 @@ class InfoManager:
         chosen = self._of_classes(found, types)
         return chosen.tensorboard(out_dir or self._out_dir, prefixes, _operator_types(types), force_per_channel)
 
-    def _of_classes(self, found: Profile, types: Sequence[str | type] | None) -> Profile:
+    def _of_classes(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
         """Return the rows of the modules whose class is among `types`, and of operators of these types; all for none.
 
         Raises ConfigError where no module is of such a class.
@@ -202,16 +202,16 @@ class InfoManager:
         given = (types,) if isinstance(types, str | type) else tuple(types or ())
         classes = tuple(kind for kind in given if isinstance(kind, type))
         if not classes:
-            return found
+            return profile
         paths = {path for path, module in self._modules.items() if isinstance(module, classes)}
         words = {kind for kind in given if isinstance(kind, str)}
-        rows = [row for row in found.entries if row.path in paths or row.op in words]
+        rows = [row for row in profile.entries if row.path in paths or row.op in words]
         if not rows:
             told = ", ".join(kind.__name__ for kind in classes)
             raise ConfigError(
                 f"types: no operator of the profile comes from a {told}; of a file give types of operators"
             )
-        return replace(found, entries=rows)
+        return replace(profile, entries=rows)
 
 
 def _operator_types(types: Sequence[str | type] | None) -> list[str] | None:

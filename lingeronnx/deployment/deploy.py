@@ -202,11 +202,11 @@ def _make_write_error(target: Path, error: OSError) -> ConfigError:
     return ConfigError(f"cannot deploy to {target}: {why}; make room, or choose another place")
 
 
-def _resolve_stem(wished: str) -> tuple[str, list[str]]:
+def _resolve_stem(requested: str) -> tuple[str, list[str]]:
     """Return what files and C names begin with, and a note where that is another name."""
-    name = _sanitize_stem(wished)
-    taken = name == f"{wished}_model"
-    return name, [f"files and C names begin with {name}: {wished} means something else in C or in its tools"] * taken
+    name = _sanitize_stem(requested)
+    taken = name == f"{requested}_model"
+    return name, [f"files and C names begin with {name}: {requested} means something else in C or in its tools"] * taken
 
 
 def is_valid_stem(text: str) -> bool:

@@ -67,9 +67,17 @@ class PartitionedGraph:
         return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
 
 
-def partition_graph(graph: SimulatedGraph, wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS) -> PartitionedGraph:
-    """Cut a graph in parts; ConstraintError where no chip can run one of them, or a call takes longer than `wish`."""
-    target = wish.target(graph.target)
+def partition_graph(
+    graph: SimulatedGraph, latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS
+) -> PartitionedGraph:
+    """Split a graph into program parts.
+
+    Raises
+    ------
+    ConstraintError
+        If the chip cannot run a part, or a call takes longer than `latency_options` allows.
+    """
+    target = latency_options.target(graph.target)
     if not target.packs:
         raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
     parts = split_into_parts(target.named(graph.session.model), target)
@@ -86,7 +94,7 @@ def partition_graph(graph: SimulatedGraph, wish: LatencyOptions = DEFAULT_LATENC
                 "or quantize with --max-parts 16: what the chip refuses goes to the host"
             )
     verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
-    time = wish.told(target, verdicts, host=bool(parts.host))
+    time = latency_options.told(target, verdicts, has_host_parts=bool(parts.host))
     if time.too_slow is not None:
         raise ConstraintError(f"too slow: {time.too_slow}")
     return PartitionedGraph(parts, choices, equal, time)
@@ -126,7 +134,14 @@ class DeploymentContents:
         try:
             equal = {name: first for name, (first, _) in cut.firsts.items()}
             program = build_program(
-                cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files, equal=equal
+                cut.parts,
+                graph.target,
+                calls[0],
+                pairs,
+                stem=stem,
+                choices=cut.choices,
+                files=files,
+                canonical_names=equal,
             )
             feeds = [run.feeds for run in found.values()]
             limits = [

@@ -9,15 +9,15 @@ import numpy as np
 __all__ = ["describe_patterns"]
 
 
-def describe_patterns(want: np.ndarray, have: np.ndarray, recurrent: bool = False) -> list[tuple[str, str]]:
-    """Return (kind, text) of the plainest patterns in the integers `have` that should be `want`, of one shape.
+def describe_patterns(expected: np.ndarray, actual: np.ndarray, recurrent: bool = False) -> list[tuple[str, str]]:
+    """Return (kind, text) of the plainest patterns in the integers `actual` that should be `expected`, of one shape.
 
     recurrent : they are what a recurrent layer writes, a row [H] of one sample after the other.
     """
     found = [
-        *(_iterate_step_patterns(want, have) if recurrent else ()),
-        *_iterate_value_patterns(want, have),
-        *_iterate_location_patterns(want, have),
+        *(_iterate_step_patterns(expected, actual) if recurrent else ()),
+        *_iterate_value_patterns(expected, actual),
+        *_iterate_location_patterns(expected, actual),
     ]
     return found[:2] or [("unknown", "no fault that is known gives these integers, and they have no plain pattern")]
 

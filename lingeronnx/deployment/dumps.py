@@ -97,11 +97,11 @@ def max_magnitude(arrays: Iterable[np.ndarray]) -> float:
     return max((float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in arrays), default=0.0)
 
 
-def absolute_difference(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+def absolute_difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return how far each float is from the one it should be; infinite where only one of them is no number."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(have - want)
-    same = (have == want) | (np.isnan(have) & np.isnan(want))
+        apart = np.abs(actual - expected)
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     return np.where(same, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart))
 
 

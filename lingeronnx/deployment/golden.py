@@ -25,20 +25,21 @@ __all__ = ["write_golden"]
 
 def write_golden(
     folder: Path,
-    found: Mapping[int, SampleRun],
+    sample_runs: Mapping[int, SampleRun],
     ports: Ports,
     computed: Collection[str],
-    part: str = "",
+    subfolder: str = "",
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the vectors of every run in `found` into `folder`, which is made; all names are those of the chip's file.
+    """Write the vectors of every run in `sample_runs` into `folder`, which is made.
 
+    All names are those of the chip's file.
     computed : the tensors that the chip's nodes write. part : a folder below each sample's, where there are several.
     names : {tensor: its name in the file that is packed}, where that is an equal part's.
     """
     named = names or {}
-    for number, run in found.items():
-        place = folder / str(number) / part
+    for number, run in sample_runs.items():
+        place = folder / str(number) / subfolder
         (place / "data").mkdir(parents=True)
         for word, side in (("input", ports.inputs), ("output", ports.outputs)):
             for index, port in enumerate(side):

@@ -122,11 +122,11 @@ class LayerSubgraph:
 
 
 def extract_layer(
-    graph: SimulatedGraph, output: str, known: Mapping[str, np.ndarray], most: int = 100
+    graph: SimulatedGraph, output: str, known_tensors: Mapping[str, np.ndarray], max_nodes: int = 100
 ) -> LayerSubgraph | None:
-    """Return the nodes that compute `output` from tensors in `known`, and from what Quants write.
+    """Return the nodes that compute `output` from tensors in `known_tensors`, and from what Quants write.
 
-    None where there are more than `most`, or where a node reads floats.
+    None where there are more than `max_nodes`, or where a node reads floats.
     """
     everything = graph.proto.graph
     makers = {name: node for node in everything.node for name in node.output}
@@ -144,13 +144,13 @@ def extract_layer(
         for read in node.input:
             if read in constants:
                 used[read] = constants[read]
-            elif read in known:
-                inputs[read] = known[read]
+            elif read in known_tensors:
+                inputs[read] = known_tensors[read]
             elif read in makers and read not in graph.entries:
                 wanted.append(read)
             elif read:
                 return None
-        if len(inside) > most:
+        if len(inside) > max_nodes:
             return None
     nodes = tuple(node for node in everything.node if node.output and node.output[0] in inside)
     kinds = tuple(graph.operators[node.output[0]] for node in nodes)

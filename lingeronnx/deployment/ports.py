@@ -64,11 +64,11 @@ class Ports:
     on_host: Mapping[str, str]
 
 
-def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state: Mapping[str, str]) -> Ports:
+def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]) -> Ports:
     """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
 
-    state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
-    Raises ConstraintError for a scale that is no power of two.
+    state_pairs : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked
+    through. Raises ConstraintError for a scale that is no power of two.
     """
     values = {str(v.name): v for v in ir.iter_values(whole)}
     inputs = []
@@ -86,7 +86,7 @@ def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state: Mapping[s
     ins = [str(trace_moved_value(values[port.name], shapes).name) for port in inputs]
     outs = [port.name for port in outputs]
     pairs, on_host = [], {}
-    for output, target in state.items():
+    for output, target in state_pairs.items():
         source = output if output in outs else str(trace_moved_value(values[output], shapes).name)
         if source in outs and target in ins:
             one, two = outs.index(source), ins.index(target)

@@ -53,16 +53,16 @@ class FactorSets(DisjointSets):
         return not any(name in self.pinned for name in tensors)
 
 
-def pin_boundary_tensors(groups: FactorSets, parts: Partition) -> None:
+def pin_boundary_tensors(groups: FactorSets, partition: Partition) -> None:
     """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
 
     What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
     """
-    graph = parts.graph.graph
+    graph = partition.graph.graph
     for value in (*graph.inputs, *graph.outputs):
         groups.pin(str(value.name))
     for node in graph:
-        if parts.floats.get(str(node.name), HOST_SCALING_REASON) != HOST_SCALING_REASON:
+        if partition.floats.get(str(node.name), HOST_SCALING_REASON) != HOST_SCALING_REASON:
             for read in (*node.inputs, *node.outputs):
                 if read is not None and read.name:
                     groups.pin(str(read.name))
@@ -80,12 +80,12 @@ class FactorGroup:
     fixed: float | None
 
 
-def group_tensors_by_factor(parts: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
+def group_tensors_by_factor(partition: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
     sets = FactorSets()
-    pin_boundary_tensors(sets, parts)
+    pin_boundary_tensors(sets, partition)
     needs: dict[str, tuple[float, str]] = {}
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         tensors = [ir.input_name(node, i) for i in op.data(node)]
         tensors += [str(node.outputs[i].name) for i in op.results(node)]
         for name in tensors:
@@ -121,7 +121,7 @@ def partition_with_clip_fallback(model: ir.Model, target: Target, skip: Mapping[
     return parts
 
 
-def find_unsupported_clips(parts: Partition, target: Target, bits: int) -> dict[str, str]:
+def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> dict[str, str]:
     """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, and that are not composed.
 
     Four operators are worth it between two layers on the chip only.
@@ -130,28 +130,30 @@ def find_unsupported_clips(parts: Partition, target: Target, bits: int) -> dict[
         f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
         "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
     )
-    _, unmet = group_tensors_by_factor(parts, target, bits)
+    _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
         return {}
-    able = {str(node.name) for node, _ in parts.nodes if can_compose_clip(node, target)} if bits <= 8 else set[str]()
-    return dict.fromkeys((name for name in unmet if name not in able & _between_layers(parts)), reason)
+    able = (
+        {str(node.name) for node, _ in partition.nodes if can_compose_clip(node, target)} if bits <= 8 else set[str]()
+    )
+    return dict.fromkeys((name for name in unmet if name not in able & _between_layers(partition)), reason)
 
 
-def find_saturating_clips(parts: Partition, target: Target, bits: int) -> set[str]:
+def find_saturating_clips(partition: Partition, target: Target, bits: int) -> set[str]:
     """Return the Clip nodes that a scale stands in for, if `target` has no Clip."""
-    clips = {str(node.name) for node, op in parts.nodes if op.format is CLIP and not target.runs(CLIP.name)}
-    return clips - set(group_tensors_by_factor(parts, target, bits)[1])
+    clips = {str(node.name) for node, op in partition.nodes if op.format is CLIP and not target.runs(CLIP.name)}
+    return clips - set(group_tensors_by_factor(partition, target, bits)[1])
 
 
-def _between_layers(parts: Partition) -> set[str]:
+def _between_layers(partition: Partition) -> set[str]:
     """Return the integer nodes that a layer stands before, and one behind, with integers all the way."""
     fed, leads = set[int](), set[int]()
-    for node, _ in parts.nodes:
+    for node, _ in partition.nodes:
         if count_macs(node) or any(
             id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None
         ):
             fed.add(id(node))
-    for node, _ in reversed(parts.nodes):
+    for node, _ in reversed(partition.nodes):
         if count_macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
             leads.add(id(node))
-    return {str(node.name) for node, _ in parts.nodes if id(node) in fed & leads}
+    return {str(node.name) for node, _ in partition.nodes if id(node) in fed & leads}

@@ -23,21 +23,21 @@ from .partition import Partition
 __all__ = ["check_zero_points", "extract_plan", "lower"]
 
 
-def lower(parts: Partition, plan: Plan, target: Target) -> LoweringResult:
-    """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
+def lower(partition: Partition, plan: Plan, target: Target) -> LoweringResult:
+    """Return the integer graph of the normalised float graph of `partition` under `plan`; it is left as it is.
 
     Raises ModelError when the plan lacks a tensor, ConfigError for a zero point that an operator does not take.
     """
-    check_zero_points(plan, parts, target)
-    return LoweringContext(parts.graph, plan, target, parts.ops).run()
+    check_zero_points(plan, partition, target)
+    return LoweringContext(partition.graph, plan, target, partition.ops).run()
 
 
-def check_zero_points(plan: Plan, parts: Partition, target: Target) -> None:
-    """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `target` does not take."""
+def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
+    """Raise ConfigError for a zero point in `plan` that an operator of `partition` on `target` does not take."""
     shifted = {name: q for name, q in plan.tensors.items() if q.shifted}
     if not shifted:
         return
-    symmetric, activations = parts.symmetric(target), set(parts.activations)
+    symmetric, activations = partition.symmetric(target), set(partition.activations)
     for name, q in shifted.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:

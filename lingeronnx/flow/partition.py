@@ -154,10 +154,10 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
     return _move_to_float(rest, _find_idle_islands(rest))
 
 
-def _move_to_float(parts: Partition, more: Mapping[str, str]) -> Partition:
-    """Return `parts` with some more nodes in float."""
-    ops = {name: op for name, op in parts.ops.items() if name not in more}
-    return Partition(parts.graph, ops, {**parts.floats, **more})
+def _move_to_float(partition: Partition, more: Mapping[str, str]) -> Partition:
+    """Return `partition` with some more nodes in float."""
+    ops = {name: op for name, op in partition.ops.items() if name not in more}
+    return Partition(partition.graph, ops, {**partition.floats, **more})
 
 
 def _float_reason(node: ir.Node, target: Target) -> str | None:
@@ -193,12 +193,12 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
     return None
 
 
-def _find_trailing_heads(parts: Partition) -> list[str]:
+def _find_trailing_heads(partition: Partition) -> list[str]:
     """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
     tail: set[int] = set()
     heads = []
-    for node in reversed(list(parts.graph.graph)):
-        op = parts.ops.get(str(node.name))
+    for node in reversed(list(partition.graph.graph)):
+        op = partition.ops.get(str(node.name))
         free = op is None or op.head or op.moves
         if free and all(id(use.node) in tail for value in node.outputs for use in value.uses()):
             tail.add(id(node))
@@ -206,25 +206,25 @@ def _find_trailing_heads(parts: Partition) -> list[str]:
     return heads
 
 
-def _find_idle_islands(parts: Partition) -> dict[str, str]:
+def _find_idle_islands(partition: Partition) -> dict[str, str]:
     """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
 
     They hang together and only move data. Or they are computed from what the host computed from integers, and no layer
     follows; or they hang together with no layer and no constant, without which no packer takes a part.
     """
     sets = DisjointSets()
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         own = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
         for value in (*(ir.require_input(node, i) for i in op.data(node)), *own):
             sets.join(f"node {node.name}", f"tensor {value.name}")
-    home = {str(node.name): sets.find(f"node {node.name}") for node, _ in parts.nodes}
-    busy = {home[str(node.name)] for node, op in parts.nodes if not op.moves}
-    layers = [node for node, _ in parts.nodes if count_macs(node)]
-    held = [node for node, _ in parts.nodes if any(ir.const_value(value) is not None for value in node.inputs)]
+    home = {str(node.name): sets.find(f"node {node.name}") for node, _ in partition.nodes}
+    busy = {home[str(node.name)] for node, op in partition.nodes if not op.moves}
+    layers = [node for node, _ in partition.nodes if count_macs(node)]
+    held = [node for node, _ in partition.nodes if any(ir.const_value(value) is not None for value in node.inputs)]
     working = {home[str(node.name)] for node in (*layers, *held)}
-    from_host, results = _nodes_after_host(parts), [str(value.name) for node in layers for value in node.outputs]
-    before_layers = {str(node.name) for node in find_ancestors(parts.graph.graph, results)}
-    fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
+    from_host, results = _nodes_after_host(partition), [str(value.name) for node in layers for value in node.outputs]
+    before_layers = {str(node.name) for node in find_ancestors(partition.graph.graph, results)}
+    fed = {home[str(node.name)] for node, _ in partition.nodes if str(node.name) in from_host}
     why = {}
     for name, region in home.items():
         if region not in busy:
@@ -236,14 +236,14 @@ def _find_idle_islands(parts: Partition) -> dict[str, str]:
     return why
 
 
-def _nodes_after_host(parts: Partition) -> set[str]:
+def _nodes_after_host(partition: Partition) -> set[str]:
     """Return the nodes that are computed from what the host computes from integers."""
     integers, host = set[str](), set[str]()
-    for node in parts.graph.graph:
+    for node in partition.graph.graph:
         name = str(node.name)
         before = {str(maker.name) for value in iter_read_values(node) if (maker := ir.producer(value)) is not None}
-        if name in parts.ops or before & integers:
+        if name in partition.ops or before & integers:
             integers.add(name)
-        if before & host or any(maker in integers and maker not in parts.ops for maker in before):
+        if before & host or any(maker in integers and maker not in partition.ops for maker in before):
             host.add(name)
     return host

@@ -195,7 +195,7 @@ class Format:
         """Return the indices of the inputs that the simulator's kernel reads."""
         return [0]
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the simulator kernel that computes a node; ModelError for a node that cannot be computed."""
         raise NotImplementedError(self.name)
 
@@ -231,15 +231,17 @@ class Format:
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the real values of a node's outputs, in nodes of standard operators that `real` makes.
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+        """Return the real values of a node's outputs, in nodes of standard operators that `builder` makes.
 
         An operator that moves integers means itself. Raises ModelError where standard operators have no such thing.
         """
         if self.domain:
-            raise ModelError(f"{real.bound.where}: standard operators have no counterpart")
-        read = set(self.operands(real.node))
-        return real.same(*(real.input(i) if i in read else real.given(i) for i in range(len(real.node.inputs))))
+            raise ModelError(f"{builder.bound.where}: standard operators have no counterpart")
+        read = set(self.operands(builder.node))
+        return builder.same(
+            *(builder.input(i) if i in read else builder.given(i) for i in range(len(builder.node.inputs)))
+        )
 
     # ---- the other dialect --------------------------------------------------------------------------------------
 

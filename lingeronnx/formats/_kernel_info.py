@@ -149,16 +149,16 @@ class KernelInfo:
             raise ModelError(f"{self.where}: {key} = {scale:g} is not a power of two; this platform shifts only")
         return exponent - 1
 
-    def constant(self, index: int, dtypes: str, what: str) -> np.ndarray:
+    def constant(self, index: int, dtypes: str, role: str) -> np.ndarray:
         """Return constant input `index`; ModelError when it is absent, computed at run time or of another dtype."""
         array = self.consts.get(index)
         if array is None:
-            raise ModelError(f"{self.where}: its {what} (input {index}) must be a constant")
-        if what == "weight" and array.ndim == 0:
+            raise ModelError(f"{self.where}: its {role} (input {index}) must be a constant")
+        if role == "weight" and array.ndim == 0:
             raise ModelError(f"{self.where}: its weight (input {index}) is a single number; it has an axis of channels")
         if array.dtype.name not in dtypes.split():
             raise ModelError(
-                f"{self.where}: its {what} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}"
+                f"{self.where}: its {role} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}"
             )
         return array
 

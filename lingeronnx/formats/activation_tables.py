@@ -60,23 +60,23 @@ class Glu(Format):
         last = len(ir.get_shape(node.inputs[0]) or ()) - 1
         return None if get_int(attrs, "dim", -1) in (-1, last) else "it does not gate the last axis"
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel, the sigmoid of every integer worked out."""
         from simulator.kernels import Glu as Kernel
 
-        how, axis = bound.how(GluArithmetic), get_int(bound.attrs, "dim") % len(bound.source_shapes[0])
-        if not how.any_axis and axis != len(bound.source_shapes[0]) - 1:
-            raise ModelError(f"{bound.where}: dim = {bound.attrs['dim']}; only the last axis is gated")
-        scale = get_number(bound.attrs, "scale_x")
-        gate = Kernel.gates(bound.exponent("scale_x", scale), how.table.value)
-        return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)
+        how, axis = info.how(GluArithmetic), get_int(info.attrs, "dim") % len(info.source_shapes[0])
+        if not how.any_axis and axis != len(info.source_shapes[0]) - 1:
+            raise ModelError(f"{info.where}: dim = {info.attrs['dim']}; only the last axis is gated")
+        scale = get_number(info.attrs, "scale_x")
+        gate = Kernel.gates(info.exponent("scale_x", scale), how.table.value)
+        return Kernel(gate, info.rescale(info.ratio(scale, 2.0**15)), axis)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """One half times the sigmoid of the other."""
-        shape, axis = real.bound.source_shapes[0], get_int(real.attrs, "dim")
+        shape, axis = builder.bound.source_shapes[0], get_int(builder.attrs, "dim")
         half = shape[axis % len(shape)] // 2
-        value, gate = real.several("Split", real.input(), outputs=2, axis=axis, split=[half, half])
-        return [real("Mul", value, real("Sigmoid", gate))]
+        value, gate = builder.several("Split", builder.input(), outputs=2, axis=axis, split=[half, half])
+        return [builder("Mul", value, builder("Sigmoid", gate))]
 
 
 GLU = Glu()
@@ -108,17 +108,17 @@ class Sigmoid(Format):
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the table of the node's function."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
-        how = bound.how(LutArithmetic)
-        curve, bits, fraction = load_piecewise(self.function, how.table.value), bound.width(), how.table.fraction
-        x, q = all_integers(bits), bound.exponent("scale_x", get_number(bound.attrs, "scale_x"))
+        how = info.how(LutArithmetic)
+        curve, bits, fraction = load_piecewise(self.function, how.table.value), info.width(), how.table.fraction
+        x, q = all_integers(bits), info.exponent("scale_x", get_number(info.attrs, "scale_x"))
         if how.as_told:
-            return Table(self._trained(bound, curve, round_shift_right(x, q - fraction)))
+            return Table(self._trained(info, curve, round_shift_right(x, q - fraction)))
         if how.reading is TableInputRule.NOTHING:
             x = x * 0
         elif how.reading is TableInputRule.RIGHT_ONLY:
@@ -138,9 +138,9 @@ class Sigmoid(Format):
             raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
         return curve.rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the curve itself."""
-        return [real(self.standard, real.input())]
+        return [builder(self.standard, builder.input())]
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """2^7, whatever the node says, to the executor."""
@@ -192,23 +192,23 @@ class Gelu(Format):
     curve = "Gelu"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the table of the node's function."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
-        table = bound.how(LutArithmetic).table
+        table = info.how(LutArithmetic).table
         chip, fraction = table.value, table.fraction
-        q = bound.exponent("scale_x", get_number(bound.attrs, "scale_x"))
+        q = info.exponent("scale_x", get_number(info.attrs, "scale_x"))
         y = load_piecewise(self.function, chip).to(
-            saturate_array(round_shift_right(all_integers(bound.width()), q - fraction), 32), fraction, 32
+            saturate_array(round_shift_right(all_integers(info.width()), q - fraction), 32), fraction, 32
         )
-        return Table(requantize_table(bound, y, 2.0**fraction))
+        return Table(requantize_table(info, y, 2.0**fraction))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the curve itself."""
-        return [build_function_nodes(self.curve, real)]
+        return [build_function_nodes(self.curve, builder)]
 
 
 GELU = Gelu()
@@ -241,27 +241,27 @@ class Table(UnaryIntegerOp):
         make_zero_point_spec("o"),
     )
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the table that the node holds."""
         from simulator.kernels import Table as Kernel
 
-        return Kernel(bound.constant(1, "int8 int16", "table"))
+        return Kernel(info.constant(1, "int8 int16", "table"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
         table, x, o = (
-            real.bound.consts[1],
-            qparams_from_attributes(real.attrs, "x"),
-            qparams_from_attributes(real.attrs, "o"),
+            builder.bound.consts[1],
+            qparams_from_attributes(builder.attrs, "x"),
+            qparams_from_attributes(builder.attrs, "o"),
         )
-        name = identify_table_function(table, x, o, str(real.attrs["function"]))
+        name = identify_table_function(table, x, o, str(builder.attrs["function"]))
         if name is not None:
-            return [build_function_nodes(name, real)]
-        first = real.constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
-        counts = real("Mul", real.input(), real.constant(np.float32(x.scale), "counts"))
-        place = real("Cast", real("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
+            return [build_function_nodes(name, builder)]
+        first = builder.constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
+        counts = builder("Mul", builder.input(), builder.constant(np.float32(x.scale), "counts"))
+        place = builder("Cast", builder("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
         entries = o.real(table.reshape(-1)).astype(np.float32)
-        return [real("Gather", real.constant(entries, "entries"), place, axis=0)]
+        return [builder("Gather", builder.constant(entries, "entries"), place, axis=0)]
 
 
 TABLE = Table()

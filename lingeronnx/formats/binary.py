@@ -66,9 +66,9 @@ class BinaryIntegerOp(Format):
         """The second operand has a width, too."""
         return {"y_bits": 8, **super().to_v3(attrs, inputs)}
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the operator itself."""
-        return [real(self.standard, real.input(0), real.input(1))]
+        return [builder(self.standard, builder.input(0), builder.input(1))]
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of both operands."""
@@ -91,24 +91,24 @@ class Add(BinaryIntegerOp):
     unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
     sign = 1
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the adder of the platform."""
         from simulator.kernels import AddScaled, AddShift
 
-        rx, ry = bound.ratio(get_number(bound.attrs, "scale_x")), bound.ratio(get_number(bound.attrs, "scale_y"))
-        bits = get_int(bound.attrs, "o_bits")
-        operands = bound.how(AddArithmetic).operands
+        rx, ry = info.ratio(get_number(info.attrs, "scale_x")), info.ratio(get_number(info.attrs, "scale_y"))
+        bits = get_int(info.attrs, "o_bits")
+        operands = info.how(AddArithmetic).operands
         if operands is AddOperandPrecision.FINE:
-            return self.centered(bound, AddScaled.from_ratios(rx, ry, bits, self.sign, bound.zero("o"), bound.rounding))
+            return self.centered(info, AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero("o"), info.rounding))
         if operands is AddOperandPrecision.WIDE:
             from simulator.fixed_point import Rescale
 
-            wide_x, wide_y = (bound.rescale(r, _WIDE_BITS, 0) for r in (rx, ry))
-            whole = Rescale.from_shift(0, bits, bound.zero("o"))
-            return self.centered(bound, AddScaled(wide_x, wide_y, whole, self.sign))
-        if any(map(bound.zero, "xyo")):
-            raise ModelError(f"{bound.where}: it has a zero point; this platform adds without")
-        shift_x, shift_y = (bound.rescale(r).pow2_shift for r in (rx, ry))
+            wide_x, wide_y = (info.rescale(r, _WIDE_BITS, 0) for r in (rx, ry))
+            whole = Rescale.from_shift(0, bits, info.zero("o"))
+            return self.centered(info, AddScaled(wide_x, wide_y, whole, self.sign))
+        if any(map(info.zero, "xyo")):
+            raise ModelError(f"{info.where}: it has a zero point; this platform adds without")
+        shift_x, shift_y = (info.rescale(r).pow2_shift for r in (rx, ry))
         return AddShift(shift_x, shift_y, sign=self.sign)
 
 
@@ -141,13 +141,13 @@ class Mul(BinaryIntegerOp):
     v3_name = "QMul"
     unsaid = ("data_bits", "y_bits", "o_bits")
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel that multiplies."""
         from simulator.kernels import Mul as Kernel
 
         return self.centered(
-            bound,
-            Kernel(bound.rescale(bound.ratio(get_number(bound.attrs, "scale_x"), get_number(bound.attrs, "scale_y")))),
+            info,
+            Kernel(info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_y")))),
         )
 
 
@@ -165,18 +165,18 @@ class Div(BinaryIntegerOp):
     aliases = ("QDiv",)
     zero_points = False
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel that divides as the platform does."""
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
-        quotient = bound.how(DivArithmetic).quotient
+        quotient = info.how(DivArithmetic).quotient
         if quotient is DivisionMethod.SINGLE:
-            x, y, o = (get_number(bound.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
-            return DivSingle(x, y, o, get_int(bound.attrs, "o_bits"), bound.rounding)
+            x, y, o = (get_number(info.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
+            return DivSingle(x, y, o, get_int(info.attrs, "o_bits"), info.rounding)
         if quotient is DivisionMethod.UNSCALED:
             return Kernel(0, by_sign=True)
-        x, y, o = (bound.exponent(key, get_number(bound.attrs, key)) for key in ("scale_x", "scale_y", "scale_o"))
+        x, y, o = (info.exponent(key, get_number(info.attrs, key)) for key in ("scale_x", "scale_y", "scale_o"))
         return Kernel(o + y - x)
 
 
@@ -212,13 +212,13 @@ class Bmm(BinaryIntegerOp):
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
         return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
         from simulator.kernels import MatMul
 
         return self.centered(
-            bound,
-            MatMul(bound.rescale(bound.ratio(get_number(bound.attrs, "scale_x"), get_number(bound.attrs, "scale_y")))),
+            info,
+            MatMul(info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_y")))),
         )
 
 

@@ -23,7 +23,7 @@ class Relu(Format):
     exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
     domain = ""
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel, which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
@@ -40,25 +40,25 @@ class Clip(Format):
     domain = ""
     zero_points = True
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel; absent bounds are the type's."""
         from simulator.kernels import Clip as Kernel
 
-        low, high = (bound.consts.get(i) for i in (1, 2))
+        low, high = (info.consts.get(i) for i in (1, 2))
         return Kernel(
             -(1 << 31) if low is None else int(low.reshape(())),
             (1 << 31) - 1 if high is None else int(high.reshape(())),
         )
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """The bounds in real numbers."""
         bounds = [
-            real.constant(np.float32(real.number(int(real.bound.consts[index].reshape(())))), what)
-            if index in real.bound.consts
+            builder.constant(np.float32(builder.number(int(builder.bound.consts[index].reshape(())))), what)
+            if index in builder.bound.consts
             else None
             for index, what in ((1, "low"), (2, "high"))
         ]
-        return [real("Clip", real.input(), *bounds)]
+        return [builder("Clip", builder.input(), *bounds)]
 
 
 CLIP = Clip()

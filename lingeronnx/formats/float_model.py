@@ -111,9 +111,9 @@ class FloatNodeBuilder:
         """Return input `index` as it is: an index, a size; None where it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
-    def constant(self, array: ArrayLike, what: str) -> ir.Value:
+    def constant(self, array: ArrayLike, suffix: str) -> ir.Value:
         """Return a constant."""
-        return ir.add_initializer(self._model, self._name(f"{self.node.outputs[0].name}_{what}"), np.asarray(array))
+        return ir.add_initializer(self._model, self._name(f"{self.node.outputs[0].name}_{suffix}"), np.asarray(array))
 
     def held(
         self,
@@ -171,7 +171,7 @@ class FloatNodeBuilder:
             kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
         inputs = [self._integers(self._name(f"{name}_quantized"), array, kind), step, *self.zero(kind, sizes, zero)]
         dequantize = ir.make_node(
-            "DequantizeLinear", inputs, dict(where), output=self._own(name), of=self.node, what=f"input{index}"
+            "DequantizeLinear", inputs, dict(where), output=self._own(name), origin=self.node, suffix=f"input{index}"
         )
         dequantize.outputs[0].shape, dequantize.outputs[0].type = (
             ir.Shape(array.shape),

@@ -87,18 +87,18 @@ class WeightedIntegerOp(Format):
         """Return how a weight is held that has a scale for each group; None for all others."""
         return None
 
-    def weights(self, real: FloatNodeBuilder, groups: int = 1, turned: bool = False) -> list[ir.Value]:
+    def weights(self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
 
         groups : how often the channels' scales stand one after another. turned : whether the two axes of the weight
         change places.
         """
         a = real.attrs
-        axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
-        bits, view = get_int(a, "parameter_bits", 8), np.transpose if turned else None
+        axis = 1 - (self.channel_axis or 0) if transposed else self.channel_axis
+        bits, view = get_int(a, "parameter_bits", 8), np.transpose if transposed else None
         blocks = self._held_in_groups(a, real.node)
         if blocks is not None:
-            weight = real.held_in_groups(1, blocks, turned)
+            weight = real.held_in_groups(1, blocks, transposed)
         else:
             weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
         values = [real.input(), weight]
@@ -128,26 +128,26 @@ class Conv2d(WeightedIntegerOp):
         """The weight has the axes of a kernel, too."""
         return super().whole(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the convolution kernel."""
         from simulator.kernels import Conv
 
-        weight = bound.constant(1, "int8 int16", "weight")
-        rank, a = weight.ndim - 2, bound.attrs
+        weight = info.constant(1, "int8 int16", "weight")
+        rank, a = weight.ndim - 2, info.attrs
         return Conv(
             weight,
-            bound.bias(2, len(weight)),
-            bound.weighted_rescale(len(weight)),
+            info.bias(2, len(weight)),
+            info.weighted_rescale(len(weight)),
             strides=tuple(get_ints(a, "strides", [1] * rank)),
             pads=tuple(get_ints(a, "pads", [0] * 2 * rank)),
             dilations=tuple(get_ints(a, "dilations", [1] * rank)),
             group=get_int(a, "group"),
-            zero=bound.zero("x"),
+            zero=info.zero("x"),
         )
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the convolution."""
-        return [real("Conv", *self.weights(real), **self.window(real))]
+        return [builder("Conv", *self.weights(builder), **self.window(builder))]
 
     def window(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
         """Return what a convolution is besides its weights."""
@@ -186,28 +186,28 @@ class ConvTranspose2d(WeightedIntegerOp):
         """Return why it is one of lines, which dialect v1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel of the transposed convolution."""
         from simulator.kernels import ConvTranspose
 
-        weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
+        weight, a = info.constant(1, "int8 int16", "weight"), info.attrs
         channels, group = weight.shape[1], get_int(a, "group")
         return ConvTranspose(
             weight,
-            bound.bias(2, channels * group),
-            bound.weighted_rescale(channels, group),
+            info.bias(2, channels * group),
+            info.weighted_rescale(channels, group),
             strides=get_ints(a, "strides", []) or None,
             pads=get_ints(a, "pads", []) or None,
             dilations=get_ints(a, "dilations", []) or None,
             output_padding=get_ints(a, "output_padding", []) or None,
             group=group,
-            zero=bound.zero("x"),
+            zero=info.zero("x"),
         )
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the transposed convolution."""
-        kept = {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
-        return [real("ConvTranspose", *self.weights(real, get_int(real.attrs, "group")), **kept)]
+        kept = {spec.name: builder.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
+        return [builder("ConvTranspose", *self.weights(builder, get_int(builder.attrs, "group")), **kept)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -263,17 +263,17 @@ class Linear(WeightedIntegerOp):
         """scale_o; without one the output is float."""
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
         from simulator.kernels import Linear as Kernel
 
-        weight = bound.constant(1, "int8 int16", "weight")
-        bias, zero, factors = bound.bias(2, len(weight)), bound.zero("x"), self._factors(bound, weight)
-        if bound.attrs["scale_o"] is None:
-            scale = accumulator_scale(bound.attrs)
+        weight = info.constant(1, "int8 int16", "weight")
+        bias, zero, factors = info.bias(2, len(weight)), info.zero("x"), self._factors(info, weight)
+        if info.attrs["scale_o"] is None:
+            scale = accumulator_scale(info.attrs)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
             return FloatLinear(weight, bias, weight_scale, zero, factors)
-        return Kernel(weight, bias, bound.weighted_rescale(len(weight)), zero, factors=factors)
+        return Kernel(weight, bias, info.weighted_rescale(len(weight)), zero, factors=factors)
 
     def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
         """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
@@ -298,14 +298,14 @@ class Linear(WeightedIntegerOp):
             return None
         return make_grouped_qparams(get_scales(attrs, "scale_w"), factors, size, get_int(attrs, "parameter_bits", 8))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
-        flat = len(real.bound.source_shapes[0]) == 2
-        x, weight, *bias = self.weights(real, turned=not flat)
+        flat = len(builder.bound.source_shapes[0]) == 2
+        x, weight, *bias = self.weights(builder, transposed=not flat)
         if flat:
-            return [real("Gemm", x, weight, *bias, transB=1)]
-        product = real("MatMul", x, weight)
-        return [real("Add", product, *bias) if bias else product]
+            return [builder("Gemm", x, weight, *bias, transB=1)]
+        product = builder("MatMul", x, weight)
+        return [builder("Add", product, *bias) if bias else product]
 
 
 def _read_group_size(
@@ -361,24 +361,24 @@ class BatchNorm2d(WeightedIntegerOp):
         lines = node.op_type == "QBatchNorm1d" and len(ir.get_shape(node.inputs[0]) or ()) != 4
         return "its input does not have four axes" if lines else None
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
         from simulator.kernels import ChannelAffine
 
-        weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = bound.rescale(bound.ratio(get_number(bound.attrs, "scale_x"), get_number(bound.attrs, "scale_w")))
-        bias = bound.bias(2, len(weight))
-        return ChannelAffine(
-            weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x")
-        )
+        weight = info.constant(1, "int8 int16", "weight").reshape(-1)
+        rescale = info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_w")))
+        bias = info.bias(2, len(weight))
+        return ChannelAffine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, info.zero("x"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
-        weight = real.held(1, get_number(real.attrs, "scale_w"), view=np.ravel)
-        size = real.bound.consts[1].size
-        zero, one = (real.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var")))
-        bias = real.held(2, accumulator_scale(real.attrs), view=np.ravel) if 2 in real.bound.consts else zero
-        return [real("BatchNormalization", real.input(), weight, bias, zero, one, epsilon=0.0)]
+        weight = builder.held(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
+        size = builder.bound.consts[1].size
+        zero, one = (
+            builder.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var"))
+        )
+        bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel) if 2 in builder.bound.consts else zero
+        return [builder("BatchNormalization", builder.input(), weight, bias, zero, one, epsilon=0.0)]
 
 
 BATCH_NORM2D = BatchNorm2d()

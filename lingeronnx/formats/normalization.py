@@ -83,46 +83,50 @@ class LayerNorm(Format):
             "scale_o": o.scale,
         }
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the row kernel; a row is as many elements as there are factors.
 
         Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number has.
         """
         from simulator.kernels import LayerNorm as Kernel
 
-        a = bound.attrs
-        gamma = bound.constant(1, "int8 int16", "factor")
-        beta = bound.bias(2, gamma.size)
-        axes = _count_row_axes(bound, gamma.size)
+        a = info.attrs
+        gamma = info.constant(1, "int8 int16", "factor")
+        beta = info.bias(2, gamma.size)
+        axes = _count_row_axes(info, gamma.size)
         fraction = (
             NORMALIZED_FRACTION_BITS
             if a["scale_y_normal"] is None
-            else bound.exponent("scale_y_normal", get_number(a, "scale_y_normal"))
+            else info.exponent("scale_y_normal", get_number(a, "scale_y_normal"))
         )
         return Kernel(
             gamma.astype(np.int64).reshape(-1),
             np.zeros(gamma.size, np.int64) if beta is None else beta,
             Kernel.epsilon_of(get_number(a, "epsilon"), get_number(a, "scale_x"), gamma.size),
-            bound.rescale(bound.ratio(2.0**fraction, get_number(a, "scale_w"))),
+            info.rescale(info.ratio(2.0**fraction, get_number(a, "scale_w"))),
             axes=axes,
             fraction=fraction,
         )
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the layer normalisation over as many axes as the factor has elements."""
-        real.needs(17)
-        shape = real.bound.source_shapes[0]
-        axes = _count_row_axes(real.bound, real.bound.constant(1, "int8 int16", "factor").size)
+        builder.needs(17)
+        shape = builder.bound.source_shapes[0]
+        axes = _count_row_axes(builder.bound, builder.bound.constant(1, "int8 int16", "factor").size)
 
         def rows(array: np.ndarray) -> np.ndarray:
             return array.reshape(shape[len(shape) - axes :])
 
-        a = real.attrs
+        a = builder.attrs
         fraction = 2.0**NORMALIZED_FRACTION_BITS if a["scale_y_normal"] is None else get_number(a, "scale_y_normal")
-        parameters = [real.held(1, get_number(a, "scale_w"), view=rows, bits=32)]  # of 16 bits they would take opset 21
-        if 2 in real.bound.consts:
-            parameters.append(real.held(2, fraction * get_number(a, "scale_w"), view=rows))
-        return [real("LayerNormalization", real.input(), *parameters, axis=-axes, epsilon=get_number(a, "epsilon"))]
+        parameters = [
+            builder.held(1, get_number(a, "scale_w"), view=rows, bits=32)
+        ]  # of 16 bits they would take opset 21
+        if 2 in builder.bound.consts:
+            parameters.append(builder.held(2, fraction * get_number(a, "scale_w"), view=rows))
+        return [
+            builder("LayerNormalization", builder.input(), *parameters, axis=-axes, epsilon=get_number(a, "epsilon"))
+        ]
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and factor."""
@@ -170,11 +174,11 @@ class Softmax(UnaryIntegerOp):
         renamed = super().to_v1(attrs, node)
         return {**renamed, "dim": renamed["axis"]}
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the softmax over rows."""
         from simulator.kernels import Softmax as Kernel
 
-        return self.kernel(bound, Kernel)
+        return self.kernel(info, Kernel)
 
     def first_axis(self, bound: KernelInfo) -> int:
         """Return the axis that is normalised, or from which on all are."""
@@ -186,15 +190,15 @@ class Softmax(UnaryIntegerOp):
             1 if bound.how(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST and axis > 0 else axis
         )  # the executor reads no other
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the operator over its axis, or over all axes from there on as one."""
-        shape, axis = real.bound.source_shapes[0], self.first_axis(real.bound)
+        shape, axis = builder.bound.source_shapes[0], self.first_axis(builder.bound)
         first = axis % len(shape)
-        if first == len(shape) - 1 or real.bound.how(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS:
-            return [real(self.standard, real.input(), axis=axis)]
-        flat = real.constant(np.array([0] * first + [-1]), "rows")
-        back = real.constant(np.array([0] * first + list(shape[first:])), "sizes")
-        return [real("Reshape", real(self.standard, real("Reshape", real.input(), flat), axis=-1), back)]
+        if first == len(shape) - 1 or builder.bound.how(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS:
+            return [builder(self.standard, builder.input(), axis=axis)]
+        flat = builder.constant(np.array([0] * first + [-1]), "rows")
+        back = builder.constant(np.array([0] * first + list(shape[first:])), "sizes")
+        return [builder("Reshape", builder(self.standard, builder("Reshape", builder.input(), flat), axis=-1), back)]
 
     def kernel(self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]) -> Kernel:
         """Return a kernel of class `kind` for the node."""
@@ -224,11 +228,11 @@ class LogSoftmax(Softmax):
     standard = "LogSoftmax"
     v3_name = None
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the log-softmax over rows."""
         from simulator.kernels import LogSoftmax as Kernel
 
-        return self.kernel(bound, Kernel)
+        return self.kernel(info, Kernel)
 
 
 LOG_SOFTMAX = LogSoftmax()

@@ -48,11 +48,11 @@ class MaxPool(Format):
     zero_points = True
     attributes = (*_WINDOW_ATTRIBUTES, Attr("dilations", "ints", None))
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel for the node's window."""
         from simulator.kernels import MaxPool as Kernel
 
-        a, kernel = bound.attrs, tuple(get_ints(bound.attrs, "kernel_shape"))
+        a, kernel = info.attrs, tuple(get_ints(info.attrs, "kernel_shape"))
         return Kernel(
             kernel,
             tuple(get_ints(a, "strides", [1] * len(kernel))),
@@ -108,37 +108,37 @@ class AvgPool2d(UnaryIntegerOp):
         """Return scale_o, by default scale_x."""
         return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel with the platform's division."""
         from simulator.kernels import AvgPool, luna_average, subtract_zero_points
 
-        a, kernel = bound.attrs, tuple(get_ints(bound.attrs, "kernel_shape"))
+        a, kernel = info.attrs, tuple(get_ints(info.attrs, "kernel_shape"))
         area = math.prod(kernel)
         x, o = get_number(a, "scale_x"), get_number(a, "scale_o" if a["scale_o"] else "scale_x")
-        divisor = bound.how(AveragePoolArithmetic).divisor
+        divisor = info.how(AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.COUNTED:
             strides, pads = (get_ints(a, key, []) or None for key in ("strides", "pads"))
-            return _make_training_mean(bound, bound.exponent("scale_o / scale_x", o / x), kernel, strides, pads)
+            return _make_training_mean(info, info.exponent("scale_o / scale_x", o / x), kernel, strides, pads)
         if divisor is AverageDivisor.ONE_ROUNDING:
-            rule = bound.rescale(o / (x * area))
+            rule = info.rescale(o / (x * area))
         else:
-            q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
+            q_x, q_o = (info.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
             rule = luna_average(_LUNA_DIVISION_RULES[divisor], area, q_x, q_o)
         window = (
             kernel,
             tuple(get_ints(a, "strides", [1] * len(kernel))),
             tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
         )
-        return subtract_zero_points(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), bound.zero("x"))
+        return subtract_zero_points(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), info.zero("x"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the average; padding counts unless the row asks the node."""
-        a, told = real.attrs, real.bound.how(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED
+        a, told = builder.attrs, builder.bound.how(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED
         if told and get_int(a, "divisor_override") > 0:
-            raise ModelError(f"{real.bound.where}: it divides by {a['divisor_override']}, which AveragePool cannot")
+            raise ModelError(f"{builder.bound.where}: it divides by {a['divisor_override']}, which AveragePool cannot")
         kept = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
         padded = get_int(a, "count_include_pad") if told else 1
-        return [real("AveragePool", real.input(), count_include_pad=padded, **kept)]
+        return [builder("AveragePool", builder.input(), count_include_pad=padded, **kept)]
 
 
 AVG_POOL2D = AvgPool2d()
@@ -174,15 +174,15 @@ class GlobalAveragePool2d(Format):
         """Return scale_o, by default scale_x."""
         return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the mean of the whole map."""
-        x = get_number(bound.attrs, "scale_x")
-        shift = bound.exponent("scale_o / scale_x", get_number(bound.attrs, "scale_o", x) / x)
-        return _make_training_mean(bound, shift, None, None, None)
+        x = get_number(info.attrs, "scale_x")
+        shift = info.exponent("scale_o / scale_x", get_number(info.attrs, "scale_o", x) / x)
+        return _make_training_mean(info, shift, None, None, None)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the mean."""
-        return [real("GlobalAveragePool", real.input())]
+        return [builder("GlobalAveragePool", builder.input())]
 
 
 GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()

@@ -40,34 +40,34 @@ class Quant(Format):
         """Return the attributes of a node that writes `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_make_zero_point_attribute(o)}
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale, real = get_number(bound.attrs, "scale_x"), bound.how(QuantArithmetic).real
+        scale, real = get_number(info.attrs, "scale_x"), info.how(QuantArithmetic).real
         if real is QuantFloatPrecision.SINGLE:
-            return Kernel(scale, get_int(bound.attrs, "data_bits"), rule="single", rounding=bound.rounding)
+            return Kernel(scale, get_int(info.attrs, "data_bits"), rule="single", rounding=info.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
-        bits = get_int(bound.attrs, "data_bits")
+        bits = get_int(info.attrs, "data_bits")
         if real is QuantFloatPrecision.PRODUCT and bits != 8:
             raise ModelError(
-                f"{bound.where}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
+                f"{info.where}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
                 "or feed the integers themselves"
             )
-        kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
+        kept = (writer := ir.producer(info.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is QuantFloatPrecision.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
-        return Kernel(scale, bits, rule=rule, zero=get_int(bound.attrs, "zero_point"))
+        return Kernel(scale, bits, rule=rule, zero=get_int(info.attrs, "zero_point"))
 
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""
         bits = int(ir.get_attr(node, "data_bits", 8))
         return make_qparams(float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0)))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real input: what is quantized."""
-        return [real.given(0)]  # type: ignore[list-item]
+        return [builder.given(0)]  # type: ignore[list-item]
 
     def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The width is always told, and a zero point."""
@@ -98,15 +98,15 @@ class Dequant(Format):
         """Return the attributes of a node that reads `x`."""
         return {"scale_o": x.scale, **_make_zero_point_attribute(x)}
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
-        return Kernel(get_number(bound.attrs, "scale_o"), get_int(bound.attrs, "zero_point"))
+        return Kernel(get_number(info.attrs, "scale_o"), get_int(info.attrs, "zero_point"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real value of the input."""
-        return [real.input()]
+        return [builder.input()]
 
     def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes unchanged."""
@@ -142,20 +142,20 @@ class Requant(UnaryIntegerOp):
         make_zero_point_spec("o"),
     )
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel with the ratio of both scales."""
         from simulator.kernels import Requant as Kernel
         from simulator.kernels import subtract_zero_points
 
-        bits = get_int(bound.attrs, "o_bits")
-        rescale = bound.rescale(bound.ratio(get_number(bound.attrs, "scale_x")), bits)
+        bits = get_int(info.attrs, "o_bits")
+        rescale = info.rescale(info.ratio(get_number(info.attrs, "scale_x")), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        kernel = Kernel(rescale, saturate=not (bound.how(RequantArithmetic).wraps and bits > 8))
-        return subtract_zero_points(kernel, bound.zero("x"))
+        kernel = Kernel(rescale, saturate=not (info.how(RequantArithmetic).wraps and bits > 8))
+        return subtract_zero_points(kernel, info.zero("x"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real value of the input: it is held otherwise, no more."""
-        return [real.input()]
+        return [builder.input()]
 
 
 REQUANT = Requant()

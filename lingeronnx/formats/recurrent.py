@@ -194,43 +194,43 @@ class RecurrentIntegerOp(Format):
         order = [gates.index(gate) for gate in self.kernel_gates]
         return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the standard layer; its state goes round in real numbers. The standard has time on axis 0."""
-        a, place_of, first = real.attrs, input_indices(real.node), self.time_axis(real.bound)
-        gates = real.bound.how(self.kind).gates
+        a, place_of, first = builder.attrs, input_indices(builder.node), self.time_axis(builder.bound)
+        gates = builder.bound.how(self.kind).gates
         order = [gates.index(gate) for gate in self.standard_gates]
-        w, r = _require_weight_inputs(real.bound)
+        w, r = _require_weight_inputs(builder.bound)
 
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
 
         bits, scales = get_int(a, "parameter_bits", 8), [get_number(a, key) for key in ("scale_iw", "scale_hw")]
-        weights = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
+        weights = [builder.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
         sums = (get_number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
-        units = real.bound.consts[r].shape[1]
+        units = builder.bound.consts[r].shape[1]
         halves = [
-            ordered(real.bound.consts[index].ravel() / scale)
-            if index in real.bound.consts
+            ordered(builder.bound.consts[index].ravel() / scale)
+            if index in builder.bound.consts
             else np.zeros((1, len(gates) * units))
             for index, scale in zip((r + 1, r + 2), sums, strict=True)
         ]
-        bias = real.constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
+        bias = builder.constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
         turn = {"perm": [1, 0, 2]}
-        lengths = real.given(place_of["lengths"]) if "lengths" in place_of else None
+        lengths = builder.given(place_of["lengths"]) if "lengths" in place_of else None
         if lengths is not None:
-            lengths = real("Cast", lengths, to=6)
+            lengths = builder("Cast", lengths, to=6)
         fixed = {"h": self.state_scale(a), "c": 2.0**15}
         states = [
             None
             if key not in place_of
-            else real.held(place_of[key], fixed[key])
-            if place_of[key] in real.bound.consts
-            else real.input(place_of[key])
+            else builder.held(place_of[key], fixed[key])
+            if place_of[key] in builder.bound.consts
+            else builder.input(place_of[key])
             for key in self.states
         ]
-        inner = [real("Transpose", state, **turn) if state is not None and first else state for state in states]
-        x = real("Transpose", real.input(), **turn) if first else real.input()
-        outer = real.several(
+        inner = [builder("Transpose", state, **turn) if state is not None and first else state for state in states]
+        x = builder("Transpose", builder.input(), **turn) if first else builder.input()
+        outer = builder.several(
             self.standard,
             x,
             *weights,
@@ -242,9 +242,11 @@ class RecurrentIntegerOp(Format):
             direction=None if get_int(a, "go_forward") else "reverse",
             **self.standard_attributes(a),
         )
-        sequence = real("Squeeze", outer[0], axes=[1])
+        sequence = builder("Squeeze", outer[0], axes=[1])
         found_out = [sequence, *outer[1:]]
-        return [real("Transpose", value, **turn) if first else value for value in found_out][: len(real.node.outputs)]
+        return [builder("Transpose", value, **turn) if first else value for value in found_out][
+            : len(builder.node.outputs)
+        ]
 
     def standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
         """Return what the standard layer says besides its sizes."""
@@ -254,8 +256,11 @@ class RecurrentIntegerOp(Format):
         """Return the axis of time: 1 with batch_first."""
         return 1 if bound.attrs["batch_first"] else 0
 
-    def sums(self, bound: KernelInfo, bits: int, left: bool) -> dict[str, Any]:
-        """Return the rescalings of both sums to `bits` fractional bits; `left`: whether one may go to the left."""
+    def sums(self, bound: KernelInfo, bits: int, allow_left_shift: bool) -> dict[str, Any]:
+        """Return the rescalings of both sums to `bits` fractional bits.
+
+        `allow_left_shift`: whether one may go to the left.
+        """
         from simulator.fixed_point import ChainedRescale, Rescale
 
         a = bound.attrs
@@ -268,7 +273,9 @@ class RecurrentIntegerOp(Format):
                 continue
             shift = bound.exponent(" * ".join(scales), product) - bits
             unshifted = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
-            rescales[key] = ChainedRescale(unshifted, Rescale.from_shift(shift if left else max(shift, 0), 32))
+            rescales[key] = ChainedRescale(
+                unshifted, Rescale.from_shift(shift if allow_left_shift else max(shift, 0), 32)
+            )
         return rescales
 
 
@@ -287,21 +294,21 @@ class Lstm(RecurrentIntegerOp):
         flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.LstmArithmetic).trained
         return 1 if bound.attrs["batch_first"] or flat else 0
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel in the arithmetic of the row."""
         from simulator.kernels import Lstm as Kernel
 
-        how = bound.how(kinds.LstmArithmetic)
+        how = info.how(kinds.LstmArithmetic)
         if how.trained:
-            return recurrent_training.make_lstm_kernel(bound, how, self.parts(bound))
-        bits, table, scale = get_int(bound.attrs, "o_bits", 8), how.table.value, self.state_scale(bound.attrs)
+            return recurrent_training.make_lstm_kernel(info, how, self.parts(info))
+        bits, table, scale = get_int(info.attrs, "o_bits", 8), how.table.value, self.state_scale(info.attrs)
         narrow = how.form is kinds.LstmFormat.WIDE and bits <= 8
         arithmetic = kinds.LstmFormat.Q27.value if narrow else how.form.value
         return Kernel(
-            **self.parts(bound),
-            **self.sums(bound, Kernel.formats[arithmetic][0], True),
+            **self.parts(info),
+            **self.sums(info, Kernel.formats[arithmetic][0], True),
             rescale_o=Kernel.output(arithmetic, scale, bits),
-            forward=bool(bound.attrs["go_forward"]),
+            forward=bool(info.attrs["go_forward"]),
             arithmetic=arithmetic,
             table=table,
         )
@@ -337,32 +344,32 @@ class Gru(RecurrentIntegerOp):
         """Dialect v3 has one place for the reset gate."""
         return {**super().to_v1(attrs, node), "linear_before_reset": 1}
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the operator's kernel, or the executor's."""
         from simulator.kernels import ExecutorGru
         from simulator.kernels import Gru as Kernel
 
-        how = bound.how(kinds.GruArithmetic)
+        how = info.how(kinds.GruArithmetic)
         if how.trained:
-            return recurrent_training.make_gru_kernel(bound, how, self.parts(bound))
-        bits, scale = get_int(bound.attrs, "o_bits", 8), self.state_scale(bound.attrs)
+            return recurrent_training.make_gru_kernel(info, how, self.parts(info))
+        bits, scale = get_int(info.attrs, "o_bits", 8), self.state_scale(info.attrs)
         if how.form is not kinds.GruVariant.DEFINED:
             from simulator.fixed_point import Rescale
 
-            out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
+            out = Rescale.from_shift(14 - info.exponent("scale_o", scale), bits)
             return ExecutorGru(
-                **self.parts(bound),
-                **self.sums(bound, 11, False),
+                **self.parts(info),
+                **self.sums(info, 11, False),
                 rescale_o=out,
                 table=how.table.value,
                 joined=how.form is kinds.GruVariant.HALVED,
             )
         return Kernel(
-            **self.parts(bound),
-            **self.sums(bound, 27, True),
+            **self.parts(info),
+            **self.sums(info, 27, True),
             rescale_o=Kernel.output(scale, bits),
-            forward=bool(bound.attrs["go_forward"]),
-            reset_after=bool(bound.attrs["linear_before_reset"]),
+            forward=bool(info.attrs["go_forward"]),
+            reset_after=bool(info.attrs["linear_before_reset"]),
             gate_bits=32 if bits <= 8 else 16,
         )
 

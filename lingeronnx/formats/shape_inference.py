@@ -136,7 +136,9 @@ def keep_input_shape(elem: Callable[[InferenceContext], int]) -> InferenceFuncti
     return lambda ctx: _set_output_type(ctx, elem(ctx), _get_input_shape(ctx, 0))
 
 
-def infer_like_standard(standard: str, elem: Callable[[InferenceContext], int], **renamed: str) -> InferenceFunction:
+def infer_like_standard(
+    standard: str, element_type: Callable[[InferenceContext], int], **renamed: str
+) -> InferenceFunction:
     """Return an inference: the shape that ONNX's operator `standard` gives.
 
     renamed : attributes of the standard operator -> ours, where the names differ.
@@ -173,7 +175,7 @@ def infer_like_standard(standard: str, elem: Callable[[InferenceContext], int], 
         for index, name in enumerate(outputs):
             if name in results:
                 found = results[name].tensor_type
-                _set_output_type(ctx, elem(ctx), found.shape if found.HasField("shape") else None, index)
+                _set_output_type(ctx, element_type(ctx), found.shape if found.HasField("shape") else None, index)
 
     return infer
 

@@ -29,8 +29,8 @@ _COMPOSED_FUNCTIONS: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
 }
 
 
-def _build_expression(name: str, do: Callable[..., _T], x: _T) -> _T:
-    return _COMPOSED_FUNCTIONS[name](do, x) if name in _COMPOSED_FUNCTIONS else do(name, x)
+def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
+    return _COMPOSED_FUNCTIONS[name](apply_op, x) if name in _COMPOSED_FUNCTIONS else apply_op(name, x)
 
 
 def _evaluate_op(kind: str, *given: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def _evaluate_op(kind: str, *given: np.ndarray) -> np.ndarray:
     return operators.UNARY_FUNCTIONS[kind](given[0], lambda name, default: default)
 
 
-def identify_table_function(table: np.ndarray, x: Affine, o: Affine, told: str) -> str | None:
+def identify_table_function(table: np.ndarray, x: Affine, o: Affine, declared_name: str) -> str | None:
     """Return which function ``table[i]`` is, or None for one that is not known here.
 
     table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how input and output are
@@ -48,7 +48,11 @@ def identify_table_function(table: np.ndarray, x: Affine, o: Affine, told: str) 
     size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
     reals = x.real(np.arange(-size, size))
     low, high = np.iinfo(table.dtype).min, np.iinfo(table.dtype).max
-    for name in (told,) if told in _STANDARD_FUNCTIONS or told in _COMPOSED_FUNCTIONS else _COMPOSED_FUNCTIONS:
+    for name in (
+        (declared_name,)
+        if declared_name in _STANDARD_FUNCTIONS or declared_name in _COMPOSED_FUNCTIONS
+        else _COMPOSED_FUNCTIONS
+    ):
         with np.errstate(all="ignore"):
             want = _build_expression(name, _evaluate_op, reals) * o.scale
         if np.all(np.abs(np.clip(np.nan_to_num(want) + o.zero_point, low, high) - entries) < 0.51):

@@ -96,15 +96,15 @@ def _guess_batch_axis(value: ir.Value, symbols: set[int | str | None]) -> int | 
     return sizes.index(1) if 1 in sizes and not symbols else None
 
 
-def set_batch_axes(model: ir.Model, told: Mapping[str, int | None]) -> None:
+def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None:
     """Write what the user says of the axes, beside what is found, into the metadata of `model`.
 
     Raises ConfigError for an input or an axis that the model does not have.
     """
-    if not told:
+    if not overrides:
         return
     inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
-    for name, axis in told.items():
+    for name, axis in overrides.items():
         if name not in inputs:
             raise ConfigError(
                 f"batch axis of '{name}': the model has no such input{suggest_nearest(name, inputs)}; "
@@ -113,7 +113,7 @@ def set_batch_axes(model: ir.Model, told: Mapping[str, int | None]) -> None:
         rank = len(ir.get_shape(inputs[name]) or ())
         if axis is not None and not 0 <= axis < rank:
             raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}")
-    axes = {name: axis for name, axis in {**infer_batch_axes(model), **told}.items() if axis != 0}
+    axes = {name: axis for name, axis in {**infer_batch_axes(model), **overrides}.items() if axis != 0}
     model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 

@@ -38,7 +38,7 @@ class SubgraphBuilder:
         op_type: str,
         inputs: Sequence[ir.Value | None],
         shape: Sequence[ir.Dim],
-        what: str,
+        suffix: str,
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> ir.Value:
@@ -47,9 +47,9 @@ class SubgraphBuilder:
             op_type,
             inputs,
             attributes,
-            of=self.node,
-            what=what,
-            output=self._name(what),
+            origin=self.node,
+            suffix=suffix,
+            output=self._name(suffix),
             domain=domain,
             like=self.result,
         )
@@ -57,34 +57,34 @@ class SubgraphBuilder:
         self.nodes.append(node)
         return node.outputs[0]
 
-    def _name(self, what: str) -> str:
-        return ir.reserve_name(f"{self._base}_{what}", self._taken)
+    def _name(self, suffix: str) -> str:
+        return ir.reserve_name(f"{self._base}_{suffix}", self._taken)
 
-    def constant(self, array: np.ndarray, what: str) -> ir.Value:
+    def constant(self, array: np.ndarray, suffix: str) -> ir.Value:
         """Return an initializer with `array`."""
-        value = ir.add_initializer(self.model, self._name(what), array)
+        value = ir.add_initializer(self.model, self._name(suffix), array)
         self._constants.append(value)
         return value
 
-    def number(self, n: int) -> ir.Value:
-        """Return the integer `n` as an initializer [1], one for all nodes."""
-        if n not in self._numbers:
-            self._numbers[n] = self.constant(np.array([n], np.int64), f"number{n}")
-        return self._numbers[n]
+    def number(self, value: int) -> ir.Value:
+        """Return the integer `value` as an initializer [1], one for all nodes."""
+        if value not in self._numbers:
+            self._numbers[value] = self.constant(np.array([value], np.int64), f"number{value}")
+        return self._numbers[value]
 
-    def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
+    def crop(self, source: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
         shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
         shape[axis] = end - start
-        return self("Slice", [source, *map(self.number, (start, end, axis))], shape, what)
+        return self("Slice", [source, *map(self.number, (start, end, axis))], shape, suffix)
 
-    def reshape(self, source: ir.Value, sizes: Sequence[int], what: str) -> ir.Value:
+    def reshape(self, source: ir.Value, sizes: Sequence[int], suffix: str) -> ir.Value:
         """Return `source` as [batch, *sizes]."""
         batch = source.shape[0] if source.shape is not None else "N"
-        target = self.constant(np.array([0, *sizes], np.int64), f"{what}_shape")
-        return self("Reshape", [source, target], [batch, *sizes], what)
+        target = self.constant(np.array([0, *sizes], np.int64), f"{suffix}_shape")
+        return self("Reshape", [source, target], [batch, *sizes], suffix)
 
     def undo(self) -> None:
         """Forget what was made."""

@@ -50,14 +50,14 @@ def make_detached_value(
 def make_detached_node(
     op_type: str,
     inputs: Sequence[ir.Value],
-    result: Sequence[ir.Dim],
+    output_shape: Sequence[ir.Dim],
     attributes: Mapping[str, Any] | None = None,
     *,
     domain: str = "",
     name: str = "loose",
     output: str = "y",
 ) -> ir.Node:
-    """Return a node in no graph that reads `inputs` and writes one tensor of the sizes `result`."""
+    """Return a node in no graph that reads `inputs` and writes one tensor of the sizes `output_shape`."""
     node = ir.make_node(op_type, inputs, attributes, name=name, output=output, domain=domain)
-    node.outputs[0].shape = ir.make_shape(list(result))
+    node.outputs[0].shape = ir.make_shape(list(output_shape))
     return node

@@ -10,7 +10,7 @@ from . import ir
 __all__ = ["compute_output_digest", "compute_value_digests"]
 
 
-def compute_value_digests(model: ir.Model, subgraphs: bool = False) -> dict[str, bytes]:
+def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> dict[str, bytes]:
     """Return {tensor: digest of the operators, attributes, constants and graph inputs that it is computed from}.
 
     What a node with a subgraph computes, and what is computed from that, is left out; subgraphs : it is not, but what
@@ -19,7 +19,7 @@ def compute_value_digests(model: ir.Model, subgraphs: bool = False) -> dict[str,
     by_tensor = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
         said = ir.node_proto(node)
-        if ir.has_subgraphs(node) and not subgraphs:
+        if ir.has_subgraphs(node) and not include_subgraphs:
             continue
         parts = [node.domain.encode(), node.op_type.encode()]
         parts += [a.SerializeToString(deterministic=True) for a in sorted(said.attribute, key=lambda a: a.name)]
@@ -34,7 +34,7 @@ def compute_value_digests(model: ir.Model, subgraphs: bool = False) -> dict[str,
 
 def compute_output_digest(model: ir.Model) -> str:
     """Return a digest of what the graph outputs are computed from; empty where one of them has none."""
-    by_tensor = compute_value_digests(model, subgraphs=True)
+    by_tensor = compute_value_digests(model, include_subgraphs=True)
     outputs = [by_tensor.get(str(value.name)) for value in model.graph.outputs]
     return "" if None in outputs else _digest(*(digest for digest in outputs if digest is not None)).hex()
 

@@ -225,7 +225,7 @@ def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _find_recomputed_nodes(
-    graph: onnx.GraphProto, why: dict[str, str], behind: set[str], known: _ValueInfoMap
+    graph: onnx.GraphProto, why: dict[str, str], tail_tensors: set[str], known: _ValueInfoMap
 ) -> set[str]:
     """Return the nodes of the body that the tail computes for itself, from real numbers that have samples."""
     makers = {name: node for node in graph.node for name in node.output}
@@ -234,7 +234,7 @@ def _find_recomputed_nodes(
     while waiting:
         name = waiting.pop()
         node = makers.get(name)
-        if node is None or name in behind or node.name in nodes:
+        if node is None or name in tail_tensors or node.name in nodes:
             continue
         kind = known[name].type.tensor_type
         if kind.elem_type != onnx.TensorProto.FLOAT or (kind.HasField("shape") and not kind.shape.dim):

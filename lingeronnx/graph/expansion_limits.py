@@ -100,14 +100,17 @@ def _measure_nodes(
 
 
 def _measure_node(
-    node: NodeProto, scope: _ScalarConstants, known: Mapping[_FunctionKey, _ExpandedSize]
+    node: NodeProto, scope: _ScalarConstants, function_sizes: Mapping[_FunctionKey, _ExpandedSize]
 ) -> _ExpandedSize:
     """Return what `node` makes; scope : the constants it may read. known : the functions that may be called."""
-    called = known.get((node.domain, node.op_type, node.overload))
+    called = function_sizes.get((node.domain, node.op_type, node.overload))
     if called is not None:
         return called
     inner = sum(
-        (_measure_nodes(body.node, _collect_scalar_constants(body, scope), known) for body in _get_subgraphs(node)),
+        (
+            _measure_nodes(body.node, _collect_scalar_constants(body, scope), function_sizes)
+            for body in _get_subgraphs(node)
+        ),
         _ExpandedSize(),
     )
     return _ExpandedSize(1, 1) + inner.times(_loop_trip_count(node, scope))

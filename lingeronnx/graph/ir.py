@@ -288,13 +288,13 @@ def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.
             model.graph.initializers[name].const_value = tensor
 
 
-def reattach_constants(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def reattach_constants(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     """Return what `detach_large_constants` has taken apart as one message."""
     message = onnx.ModelProto()
     message.CopyFrom(proto)
     for tensor in message.graph.initializer:
-        if tensor.name in apart:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(apart[tensor.name], tensor.name))
+        if tensor.name in constants:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(constants[tensor.name], tensor.name))
     return message
 
 
@@ -694,34 +694,37 @@ def make_node(
     *,
     output: str,
     name: str = "",
-    of: Node | None = None,
-    what: str = "",
+    origin: Node | None = None,
+    suffix: str = "",
     domain: str = "",
     like: Value | None = None,
 ) -> Node:
     """Return a node with one output called `output`, whose shape and type are those of `like` when given.
 
-    Its name is `name`, or where it is made for the node `of`, which is noted, that node's or `<of>_<what>`.
+    Its name is `name`, or where it is made for the node `origin`, which is noted, that node's or `<of>_<what>`.
     """
-    if of is not None:
-        name = f"{of.name}_{what}" if what else str(of.name)
+    if origin is not None:
+        name = f"{origin.name}_{suffix}" if suffix else str(origin.name)
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
     converted = {key: _to_attribute(key, value) for key, value in (attributes or {}).items()}
     node = oir.node(op_type, inputs, converted, domain=domain, outputs=[result], name=name)
-    if of is not None:
-        mark_origin(node, of)
+    if origin is not None:
+        mark_origin(node, origin)
     return node
 
 
-def replace_nodes(model: Model, old: Iterable[Node], new: Sequence[Node]) -> None:
-    """Put `new` where `old` was; the last new node's output takes the name and the readers of the last old one's."""
-    gone = list(old)
+def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[Node]) -> None:
+    """Put `new_nodes` where `old_nodes` was.
+
+    The last new node's output takes the name and the readers of the last old one's.
+    """
+    gone = list(old_nodes)
     last = gone[-1].outputs[0]
-    result = new[-1].outputs[0]
+    result = new_nodes[-1].outputs[0]
     name = last.name
-    oir.convenience.replace_nodes_and_values(model.graph, gone[-1], gone, list(new), [last], [result])
+    oir.convenience.replace_nodes_and_values(model.graph, gone[-1], gone, list(new_nodes), [last], [result])
     result.name = name
 
 
@@ -780,35 +783,38 @@ def infer_shapes(model: Model) -> None:
     common.ShapeInferencePass()(model)
 
 
-def bypass_node(model: Model, node: Node, keep: Value) -> None:
-    """Take out `node` (one output), whose readers read `keep` from then on.
+def bypass_node(model: Model, node: Node, replacement: Value) -> None:
+    """Take out `node` (one output), whose readers read `replacement` from then on.
 
-    Where the node's output is a graph output, that name is kept by renaming `keep`, if `keep` is not a graph input or
-    output itself; otherwise the node must stay and False is returned by `can_bypass_node`.
+    Where the node's output is a graph output, that name is kept by renaming `replacement`, if `replacement` is not a
+    graph input or output itself; otherwise the node must stay and False is returned by `can_bypass_node`.
     """
     out = node.outputs[0]
     if out.is_graph_output():
         name = out.name
-        replace_all_uses(out, keep)
+        replace_all_uses(out, replacement)
         model.graph.remove(node, safe=True)
-        keep.name = name
+        replacement.name = name
         return
-    oir.convenience.replace_all_uses_with(out, keep)
+    oir.convenience.replace_all_uses_with(out, replacement)
     model.graph.remove(node, safe=True)
 
 
-def can_bypass_node(node: Node, keep: Value) -> bool:
+def can_bypass_node(node: Node, replacement: Value) -> bool:
     """Whether `bypass_node` may take out `node`: false where it would have to rename a graph input or output."""
-    pinned = keep.is_graph_input() or keep.is_graph_output() or keep.is_initializer()
+    pinned = replacement.is_graph_input() or replacement.is_graph_output() or replacement.is_initializer()
     return not (node.outputs[0].is_graph_output() and pinned)
 
 
-def absorb_consumer(model: Model, node: Node, after: Node) -> None:
-    """Take out `after`, whose work `node` (its producer) does from now on: `node`'s output takes `after`'s name."""
-    out, result = after.outputs[0], node.outputs[0]
+def absorb_consumer(model: Model, node: Node, consumer: Node) -> None:
+    """Take out `consumer`, whose work `node` (its producer) does from now on.
+
+    `node`'s output takes `consumer`'s name.
+    """
+    out, result = consumer.outputs[0], node.outputs[0]
     name, kind, size = out.name, out.type, out.shape
     replace_all_uses(out, result)
-    model.graph.remove(after, safe=True)
+    model.graph.remove(consumer, safe=True)
     result.name, result.type, result.shape = name, kind or result.type, size or result.shape
 
 

@@ -108,7 +108,7 @@ def exceeds_size_limit(proto: ModelProto, limit: int) -> bool:
     return stored > limit or proto.ByteSize() > limit
 
 
-def write_model(proto: ModelProto, path: str | os.PathLike[str], limit: int, operators: bool = True) -> None:
+def write_model(proto: ModelProto, path: str | os.PathLike[str], limit: int, check_operators: bool = True) -> None:
     """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
 
     It is read back before it takes its name: ModelError where it could not be loaded. operators : whether its standard
@@ -118,13 +118,13 @@ def write_model(proto: ModelProto, path: str | os.PathLike[str], limit: int, ope
     where = resolve_write_target(path)
     if exceeds_size_limit(proto, limit):
         beside = where.with_name(f"{where.name}.{_external_data_digest(proto)}.data")
-        _write_with_external_data(proto, where, beside, operators)
+        _write_with_external_data(proto, where, beside, check_operators)
     else:
         beside = where
         data = proto.SerializeToString(deterministic=True)
         with replace_file(where) as temporary:
             temporary.write_bytes(data)
-            verify_written_model(temporary, where, check_structure, operators)
+            verify_written_model(temporary, where, check_structure, check_operators)
     _remove_stale_data_files(where, beside)
 
 
@@ -379,12 +379,12 @@ def _check_nodes(nodes: Iterable[NodeProto], known: set[str]) -> None:
                 _check_graph(inner, known)
 
 
-def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:
+def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
     """Take out nodes whose inputs are ready until none is left."""
     waiting: dict[int, int] = {}
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
-        needed = {name for name in node.input if name in made}
+        needed = {name for name in node.input if name in producers}
         waiting[index] = len(needed)
         for name in needed:
             readers.setdefault(name, []).append(index)

@@ -323,9 +323,9 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 )
 
 
-def _select_ops(holds: Callable[[Operator], object]) -> frozenset[str]:
+def _select_ops(predicate: Callable[[Operator], object]) -> frozenset[str]:
     """Return the operators of which something holds."""
-    return frozenset(name for name, op in OPERATORS.items() if holds(op))
+    return frozenset(name for name, op in OPERATORS.items() if predicate(op))
 
 
 def _select_movement(*how: DataMovement) -> frozenset[str]:

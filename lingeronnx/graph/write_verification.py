@@ -19,7 +19,7 @@ __all__ = ["iter_nodes_recursive", "verify_written_model"]
 _QUANTIZED_DOMAINS = ("thinker", "linger")  # graphs of these use some standard operators in forms of their own
 
 
-def verify_written_model(path: Path, target: Path, check: Callable[[ModelProto], None], operators: bool) -> None:
+def verify_written_model(path: Path, target: Path, check: Callable[[ModelProto], None], check_operators: bool) -> None:
     """Raise ModelError where the file at `path`, which shall be called `target`, could not be loaded.
 
     check : raises ModelError for a graph that is not sound. operators : whether to look at the standard's operators.
@@ -30,7 +30,7 @@ def verify_written_model(path: Path, target: Path, check: Callable[[ModelProto],
         raise ModelError(f"{target.name} is not written, nothing could load it: {type(error).__name__}") from error
     try:
         check(proto)
-        if operators:
+        if check_operators:
             _check_operators(proto)
     except ModelError as error:
         raise ModelError(f"{target.name} is not written, nothing could load it: {error}") from error
@@ -47,10 +47,11 @@ def _check_operators(proto: ModelProto) -> None:
             _check_node(node, _standard_opset(function.opset_import) or whole, own)
 
 
-def _check_node(node: NodeProto, opset: int, own: bool) -> None:
+def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> None:
     """Raise ModelError as `_check_operators` says.
 
-    own : whether the graph may use forms that the standard does not have, with attributes in place of inputs.
+    allows_nonstandard_forms : whether the graph may use forms that the standard does not have, with attributes in place
+    of inputs.
     """
     if node.domain not in ("", "ai.onnx") or not opset:
         return
@@ -60,7 +61,7 @@ def _check_node(node: NodeProto, opset: int, own: bool) -> None:
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
         raise ModelError(f"{place}: {len(node.input)} inputs and {len(node.output)} outputs are too many")
-    if own:
+    if allows_nonstandard_forms:
         return
     names = {attribute.name for attribute in node.attribute}
     lost = [name for name, attribute in schema.attributes.items() if attribute.required and name not in names]

@@ -63,11 +63,11 @@ class RewriteBuilder(SubgraphBuilder):
         return joined
 
 
-def add_partial_sums(make: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
+def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
     """Add up `parts`, one after the other."""
     total = parts[0]
     for part in parts[1:]:
-        total = make("Add", [total, part], list(part.shape or ()), "sum")
+        total = builder("Add", [total, part], list(part.shape or ()), "sum")
 
 
 def format_sizes(sizes: Sequence[int]) -> str:

@@ -46,7 +46,7 @@ def can_apply_batch_norm(source: ir.Value) -> bool:
     return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
 
 
-def emit_batch_norm(make: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray) -> ir.Value:
+def emit_batch_norm(builder: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray) -> ir.Value:
     """Return a*source + c by a BatchNormalization; a and c are numbers, or have an axis for each of a sample."""
     sizes = [int(d or 1) for d in ir.require_shape(source)[1:]]
     spread = [np.broadcast_to(v, sizes) for v in (a, c)]
@@ -56,11 +56,11 @@ def emit_batch_norm(make: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np
         v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32) for v in spread
     )
     plain = len(sizes) == 3 and last == 0
-    value = source if plain else make.reshape(source, image, "image")
+    value = source if plain else builder.reshape(source, image, "image")
     arrays = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
-    constants = [make.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()]
-    normal = make("BatchNormalization", [value, *constants], list(value.shape or ()), "affine", {"epsilon": 0.0})
-    return normal if plain else make.reshape(normal, sizes, "back")
+    constants = [builder.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()]
+    normal = builder("BatchNormalization", [value, *constants], list(value.shape or ()), "affine", {"epsilon": 0.0})
+    return normal if plain else builder.reshape(normal, sizes, "back")
 
 
 def _match_affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
@@ -105,10 +105,10 @@ def is_between_layers(node: ir.Node) -> bool:
     )
 
 
-def _reaches_layer(start: ir.Node, step: Callable[[ir.Node], Sequence[ir.Node | None]]) -> bool:
+def _reaches_layer(start: ir.Node, get_neighbors: Callable[[ir.Node], Sequence[ir.Node | None]]) -> bool:
     visited, ahead = {id(start)}, [start]
     while ahead:
-        for node in step(ahead.pop()):
+        for node in get_neighbors(ahead.pop()):
             if node is not None and id(node) not in visited:
                 if count_macs(node) or ir.base_op_type(node) == "LayerNormalization":
                     return True

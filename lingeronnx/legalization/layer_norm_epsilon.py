@@ -33,7 +33,7 @@ def scale_layer_norm_input(model: ir.Model, node: ir.Node, target: Target) -> tu
     base = f"{result.name}_small"
     constant = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_factor"), np.array(factor, np.float32))
     product = ir.make_node(
-        "Mul", [source, constant], of=node, what="small", output=ir.unique_tensor_name(model, base), like=source
+        "Mul", [source, constant], origin=node, suffix="small", output=ir.unique_tensor_name(model, base), like=source
     )
     model.graph.insert_before(node, product)
     node.replace_input_with(0, product.outputs[0])

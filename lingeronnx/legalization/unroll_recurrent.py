@@ -119,10 +119,10 @@ class _UnrolledLayerBuilder:
     # ---- nodes ----
 
     def make(
-        self, op_type: str, inputs: Sequence[ir.Value], what: str, sizes: Sequence[int], domain: str = ""
+        self, op_type: str, inputs: Sequence[ir.Value], suffix: str, sizes: Sequence[int], domain: str = ""
     ) -> ir.Value:
-        """Append a node called `<layer>_<what>`, with the step before `what`; return its output [N, *sizes]."""
-        return self.note(self.build(op_type, inputs, [self.batch, *sizes], self._at + what, domain=domain), what)
+        """Append a node called `<layer>_<what>`, with the step before `suffix`; return its output [N, *sizes]."""
+        return self.note(self.build(op_type, inputs, [self.batch, *sizes], self._at + suffix, domain=domain), suffix)
 
     def note(self, value: ir.Value, what: str) -> ir.Value:
         """Note what the node that makes `value` has in common with those of other steps; return `value`.
@@ -212,7 +212,7 @@ class _UnrolledLayerBuilder:
             if t is not None and ir.can_bypass_node(use.node, self.states[t]):
                 ir.bypass_node(model, use.node, self.states[t])
         if self.length > 1 and (y.uses() or y.is_graph_output()):
-            joined = ir.make_node("Concat", self.states, {"axis": 1}, of=node, what="joined", output="", like=y)
+            joined = ir.make_node("Concat", self.states, {"axis": 1}, origin=node, suffix="joined", output="", like=y)
             model.graph.insert_before(node, joined)
             self._instead(y, joined.outputs[0])
         elif self.length == 1:
@@ -230,7 +230,7 @@ class _UnrolledLayerBuilder:
             return
         if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
             size = self.build.constant(np.array([0, *_sample_shape(new)], np.int64), "same_shape")
-            same = ir.make_node("Reshape", [new, size], of=self.node, what="same", output="", like=old)
+            same = ir.make_node("Reshape", [new, size], origin=self.node, suffix="same", output="", like=old)
             self.model.graph.insert_before(self.node, same)
             new = same.outputs[0]
         name = str(old.name)

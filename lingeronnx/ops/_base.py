@@ -107,9 +107,9 @@ class Op:
         """Return the multiply-accumulates of one sample."""
         return 0
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
-        low.emit(self.format, node, low.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
+        context.emit(self.format, node, context.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
 
     def limits(self, target: Target) -> tuple[LimitCheck, ...]:
         """Return the limits of this operator on `target`: those of the target's own, and the rule's."""

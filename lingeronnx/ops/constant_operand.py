@@ -119,19 +119,19 @@ class AddConstant(BinaryOp):
         """Whether the platform has the operator it becomes."""
         return target.runs((formats.BATCH_NORM2D if _lowers_to_batch_norm(self.format, target) else self.format).name)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
         index, other = self.data(node)[0], self.parameters(node)[0]
         array = ir.require_const_value(node.inputs[other])
         shape = ir.require_shape(node.outputs[0])
-        x, y, o = low.read(node, index), low.read(node, other), low.written(node)
-        value = low.integer(node, index)
-        if _lowers_to_batch_norm(self.format, low.target):
-            self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
+        x, y, o = context.read(node, index), context.read(node, other), context.written(node)
+        value = context.integer(node, index)
+        if _lowers_to_batch_norm(self.format, context.target):
+            self._as_channels(node, context, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
-        constant = low.constant(node, other, y, lambda a: a.reshape(full))
-        low.emit(self.format, node, [value, constant], self.format.scales(x, y, o))
+        constant = context.constant(node, other, y, lambda a: a.reshape(full))
+        context.emit(self.format, node, [value, constant], self.format.scales(x, y, o))
 
     def _as_channels(self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]) -> None:
         (other,) = self.parameters(node)

@@ -73,10 +73,10 @@ class BinaryOp(Op):
             return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
         return None
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the three scales."""
-        inputs = [low.integer(node, 0), low.integer(node, 1)]
-        low.emit(self.format, node, inputs, self.lowered_attributes(node, low))
+        inputs = [context.integer(node, 0), context.integer(node, 1)]
+        context.emit(self.format, node, inputs, self.lowered_attributes(node, context))
 
     def lowered_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
         """Return the attributes of the integer node."""
@@ -147,14 +147,14 @@ class Add(BinaryOp):
         """As the others; a mask's numbers are beyond any range."""
         return RUN_TIME_MASK_REASON if is_masked_at_run_time(node.outputs[0]) else super().reject(node)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
-        attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        limits = low.target.limits(formats.ADD.name, BinaryOperandLimits)
+        attrs, inputs = self.lowered_attributes(node, context), [context.integer(node, 0), context.integer(node, 1)]
+        limits = context.target.limits(formats.ADD.name, BinaryOperandLimits)
         if limits is not None and not limits.either and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
-        low.emit(formats.ADD, node, inputs, attrs)
+        context.emit(formats.ADD, node, inputs, attrs)
 
 
 class Sub(Add):
@@ -168,24 +168,24 @@ class Sub(Add):
     scaling = _make_sum_scale_constraints(formats.SUB)
     floats = (("", "Sub"),)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
         shape = ir.require_shape(node.inputs[1])
-        limits = low.target.limits(formats.SUB.name, BinaryOperandLimits)
+        limits = context.target.limits(formats.SUB.name, BinaryOperandLimits)
         if limits is None or limits.images or len(shape) != 4:
-            BinaryOp.lower(self, node, low)
+            BinaryOp.lower(self, node, context)
             return
         negated = emit_channel_affine(
-            low,
+            context,
             node,
             "negated",
-            low.integer(node, 1),
-            x=low.read(node, 1),
-            o=low.read(node, 1),
-            w=Affine(1.0),
+            context.integer(node, 1),
+            input_qparams=context.read(node, 1),
+            output_qparams=context.read(node, 1),
+            weight_qparams=Affine(1.0),
             factors=-1.0,
         )
-        low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
+        context.emit(formats.ADD, node, [context.integer(node, 0), negated], self.lowered_attributes(node, context))
 
 
 class Mul(BinaryOp):
@@ -196,11 +196,11 @@ class Mul(BinaryOp):
     constraints = (check_mul_shapes,)
     scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; the operand with one number per channel is the second, as the executors take it."""
-        attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
+        attrs, inputs = self.lowered_attributes(node, context), [context.integer(node, 0), context.integer(node, 1)]
         left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
-            attrs = self.format.scales(low.read(node, 1), low.read(node, 0), low.written(node))
+            attrs = self.format.scales(context.read(node, 1), context.read(node, 0), context.written(node))
             inputs.reverse()
-        low.emit(self.format, node, inputs, attrs)
+        context.emit(self.format, node, inputs, attrs)

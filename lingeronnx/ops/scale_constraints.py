@@ -56,9 +56,9 @@ def product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
     return exponent(ir.input_name(node, 0)) + exponent(ir.input_name(node, 1))
 
 
-def make_fixed_max_exponent(fraction: int) -> Callable[[ir.Node, ExponentLookup], int]:
-    """Return the limit of an output that is computed with `fraction` fractional bits."""
-    return lambda node, exponent: fraction
+def make_fixed_max_exponent(fraction_bits: int) -> Callable[[ir.Node, ExponentLookup], int]:
+    """Return the limit of an output that is computed with `fraction_bits` fractional bits."""
+    return lambda node, exponent: fraction_bits
 
 
 def _no_max_exponent(node: ir.Node, exponent: ExponentLookup) -> None:

@@ -295,16 +295,16 @@ REQUIRED_PASSES = frozenset(
 )
 
 
-def run_entry_passes(model: ir.Model, watch: PassObserver | None = None) -> tuple[ir.Model, list[str]]:
+def run_entry_passes(model: ir.Model, observer: PassObserver | None = None) -> tuple[ir.Model, list[str]]:
     """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
 
-    watch : called after every pass. Raises ModelError for models that cannot be quantized.
+    observer : called after every pass. Raises ModelError for models that cannot be quantized.
     """
     without: dict[str, str] = {}
     while True:
         copy = ir.clone(model)
         try:
-            changes = run_passes(ENTRY_PASSES, copy, watch, without)
+            changes = run_passes(ENTRY_PASSES, copy, observer, without)
         except PassError as error:
             if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in without:
                 raise
@@ -317,20 +317,25 @@ def run_entry_passes(model: ir.Model, watch: PassObserver | None = None) -> tupl
 def resolve_control_flow(
     model: ir.Model,
     feed: Mapping[str, np.ndarray],
-    watch: PassObserver | None = None,
-    without: Collection[str] = (),
+    observer: PassObserver | None = None,
+    skipped_passes: Collection[str] = (),
 ) -> None:
     """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
 
-    without : passes to leave out.
+    skipped_passes : passes to leave out.
     """
     trace_shapes(model, feed)
     while any(ir.has_subgraphs(node) for node in model.graph):
-        if not run_passes(CONTROL_FLOW_PASSES, model, watch, without).get("inline-control"):
+        if not run_passes(CONTROL_FLOW_PASSES, model, observer, skipped_passes).get("inline-control"):
             break
         trace_shapes(model, feed)
 
 
-def normalize(model: ir.Model, watch: PassObserver | None = None, without: Collection[str] = ()) -> dict[str, int]:
-    """Run all passes but `without` on `model`, whose shapes are traced, in place; return how many changes each made."""
-    return run_passes(NORMALIZATION_PASSES, model, watch, without)
+def normalize(
+    model: ir.Model, observer: PassObserver | None = None, skipped_passes: Collection[str] = ()
+) -> dict[str, int]:
+    """Run all passes but `skipped_passes` on `model`, whose shapes are traced, in place.
+
+    Return how many changes each made.
+    """
+    return run_passes(NORMALIZATION_PASSES, model, observer, skipped_passes)

@@ -147,16 +147,16 @@ PassObserver = Callable[[PassRun, ir.Model], None]
 
 
 def run_passes(
-    steps: Sequence[Pass], model: ir.Model, watch: PassObserver | None = None, without: Collection[str] = ()
+    steps: Sequence[Pass], model: ir.Model, observer: PassObserver | None = None, skipped_passes: Collection[str] = ()
 ) -> dict[str, int]:
     """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
-    without : names of passes to leave out. Raises PassError, which names the pass and those before it, where a
+    skipped_passes : names of passes to leave out. Raises PassError, which names the pass and those before it, where a
     requirement does not hold, a pass fails or does not ensure what it says; errors that are the user's go through.
     """
     changes: dict[str, int] = {}
     for step in steps:
-        if step.name in without:
+        if step.name in skipped_passes:
             continue
         done = ", ".join(changes) or "none"
         for need in step.requires:
@@ -173,8 +173,8 @@ def run_passes(
         if (where := step.broken(model, answer)) is not None:
             raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
         changes[step.name] = changes.get(step.name, 0) + answer.changes
-        if watch is not None:
-            watch(PassRun(step.name, answer.changes, answer.reasons), model)
+        if observer is not None:
+            observer(PassRun(step.name, answer.changes, answer.reasons), model)
     ir.assign_node_names(model)
     return changes
 

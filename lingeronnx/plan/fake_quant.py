@@ -34,10 +34,11 @@ def build_fake_quantized_graph(
 
 
 def split_at_tensors(
-    graph: ir.Model, plan: Plan, at: Collection[str]
+    graph: ir.Model, plan: Plan, tensor_names: Collection[str]
 ) -> tuple[ir.Model, dict[str, str], dict[str, str]]:
-    """Return `graph` taken apart at those tensors of `plan` in `at`: what reads one reads a graph input instead.
+    """Return `graph` taken apart at those tensors of `plan` in `tensor_names`.
 
+    What reads one reads a graph input instead.
     Also {such an input: the tensor it stands for} and {a tensor that is computed, and rounded: what it stands for}.
     """
     copy = ir.clone(graph)
@@ -47,7 +48,7 @@ def split_at_tensors(
     taken = ir.get_tensor_names(copy)
     for name, (last, readers) in _insert_fake_quant(copy, plan.tensors).items():
         writes[str(last.name)] = name
-        if name not in at:
+        if name not in tensor_names:
             continue
         graph_input = ir.Value(name=ir.reserve_name(f"{name}_given", taken), shape=last.shape, type=last.type)
         copy.graph.inputs.append(graph_input)

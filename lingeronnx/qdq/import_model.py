@@ -300,8 +300,8 @@ class _ModelImporter:
                     inputs,
                     attributes,
                     output=ir.unique_tensor_name(self.model, f"{name}_{what}"),
-                    of=node,
-                    what=what,
+                    origin=node,
+                    suffix=what,
                 )
             )
             return added[-1].outputs[0]
@@ -369,11 +369,11 @@ def make_file_qparams(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: in
         raise ModelError(f"scales and zero points in the file: {error}; the file is damaged") from error
 
 
-def _dequantize(q: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return what DequantizeLinear gives for integers, float32; step : the y_scale that stands in the file."""
-    off = integers.astype(np.int64) - q.centre(integers.shape)
-    held = step if step.ndim > 1 else np.ravel(step) if q.axis is not None else np.ravel(step)[0]
-    steps = q.changed(held).broadcast(integers.shape)
+    off = integers.astype(np.int64) - qparams.centre(integers.shape)
+    held = step if step.ndim > 1 else np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
+    steps = qparams.changed(held).broadcast(integers.shape)
     return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
 
 

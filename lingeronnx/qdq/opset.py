@@ -16,10 +16,10 @@ from ..graph.builder import convert_attributes_to_inputs
 __all__ = ["upgrade_nodes"]
 
 
-def upgrade_nodes(model: ir.Model, before: int, after: int, made: Collection[ir.Node]) -> None:
+def upgrade_nodes(model: ir.Model, before: int, after: int, already_current: Collection[ir.Node]) -> None:
     """Write the standard nodes of `model` as opset `after` has them, in place; what they were of opset `before`.
 
-    made : nodes that mean already what `after` says; they may have attributes where that has inputs.
+    already_current : nodes that mean already what `after` says; they may have attributes where that has inputs.
     """
     for node in list(model.graph):
         if node.domain:
@@ -29,7 +29,7 @@ def upgrade_nodes(model: ir.Model, before: int, after: int, made: Collection[ir.
             values = [ir.get_attr(node, name) for name in names]
             arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in values]
             convert_attributes_to_inputs(model, node, arrays, names)
-        if node.op_type in operators.SOFTMAX_FAMILY_OPS and before < 13 and node not in made:
+        if node.op_type in operators.SOFTMAX_FAMILY_OPS and before < 13 and node not in already_current:
             _upgrade_row_op(model, node)
 
 
@@ -40,17 +40,17 @@ def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
         ir.set_attr(node, "axis", -1)
         return
     x, name = ir.require_input(node), str(node.outputs[0].name)
-    size = ir.make_node("Shape", [x], output=ir.unique_tensor_name(model, f"{name}_shape"), of=node, what="shape")
+    size = ir.make_node("Shape", [x], output=ir.unique_tensor_name(model, f"{name}_shape"), origin=node, suffix="shape")
     flat = ir.make_node(
-        "Flatten", [x], {"axis": axis}, output=ir.unique_tensor_name(model, f"{name}_rows"), of=node, what="rows"
+        "Flatten", [x], {"axis": axis}, output=ir.unique_tensor_name(model, f"{name}_rows"), origin=node, suffix="rows"
     )
     row = ir.make_node(
         node.op_type,
         [flat.outputs[0]],
         {"axis": -1},
         output=ir.unique_tensor_name(model, f"{name}_shares"),
-        of=node,
-        what="shares",
+        origin=node,
+        suffix="shares",
     )
-    back = ir.make_node("Reshape", [row.outputs[0], size.outputs[0]], output="", of=node, like=node.outputs[0])
+    back = ir.make_node("Reshape", [row.outputs[0], size.outputs[0]], output="", origin=node, like=node.outputs[0])
     ir.replace_nodes(model, [node], [size, flat, row, back])

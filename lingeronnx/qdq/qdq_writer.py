@@ -167,11 +167,11 @@ class QdqWriter:
     def _holds(self, value: ir.Value) -> bool:
         return value in self.held
 
-    def _node(self, form: Format, node: ir.Node) -> None:
-        attrs = read_attributes(form, node)
+    def _node(self, op_format: Format, node: ir.Node) -> None:
+        attrs = read_attributes(op_format, node)
         consts = {i: a for i, value in enumerate(node.inputs) if (a := ir.find_constant(value)) is not None}
-        told = form.read_scales(attrs)
-        for index in form.operands(node):
+        told = op_format.read_scales(attrs)
+        for index in op_format.operands(node):
             self._enter(node.inputs[index], told.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
         read = [told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)]
@@ -179,16 +179,16 @@ class QdqWriter:
             node,
             attrs,
             consts,
-            self.side.arithmetic(form, node),
+            self.side.arithmetic(op_format, node),
             [self._shape(value) for value in node.inputs],
             source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
         )
         real = FloatNodeBuilder(
             self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken, self.unsigned
         )
-        out = form.out_scales(bound, [None if f is None else f.q for f in inputs])
-        widths = form.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
-        standard = self.meaning(form, real, out, widths)
+        out = op_format.out_scales(bound, [None if f is None else f.q for f in inputs])
+        widths = op_format.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
+        standard = self.meaning(op_format, real, out, widths)
         self.opset = max(self.opset, real.opset)
         fresh = {value for new_node in real.nodes for value in new_node.outputs}
         for index, (old, new) in enumerate(zip(node.outputs, standard, strict=False)):
@@ -197,24 +197,27 @@ class QdqWriter:
             bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
             q = out[index]
             if q is None:
-                real.nodes += self._real(form, old, new, new in fresh)
+                real.nodes += self._real(op_format, old, new, new in fresh)
             else:
-                self.formats[str(old.name)] = form
+                self.formats[str(old.name)] = op_format
                 real.nodes += self._integers(real, old, new, new in fresh, q.changed(bits=bits))
         self.made.update(real.nodes)
         self.steps.update(real.steps)
         self.model.graph.insert_before(node, real.nodes)
 
-    def meaning(self, form: Format, real: FloatNodeBuilder, out: Sequence[Affine | None], bits: int) -> list[ir.Value]:
+    def meaning(
+        self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
+    ) -> list[ir.Value]:
         """Return the real values of a node's outputs, or integers that are `ready`. out, bits : how these are held."""
-        return form.meaning(real)
+        return op_format.meaning(writer)
 
-    def _enter(self, value: ir.Value | None, q: Affine | None) -> None:
+    def _enter(self, value: ir.Value | None, qparams: Affine | None) -> None:
         """Give a graph input that is fed in integers its real value."""
-        if value is None or value in self.held or not value.is_graph_input() or q is None:
+        if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
         raise ModelError(
-            f"input '{value.name}' is fed in integers at scale {q.scale:g}; QuantizeLinear starts from real numbers: "
+            f"input '{value.name}' is fed in integers at scale {qparams.scale:g}; QuantizeLinear starts from real "
+            "numbers: "
             "give the graph a Quant"
         )
 
@@ -225,11 +228,11 @@ class QdqWriter:
         shape = self.sizes.get(value) if shape is None else shape
         return tuple(1 if d is None else d for d in shape or ())
 
-    def _real(self, form: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
+    def _real(self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
         """Let `new` stand for the real tensor `old`, under its name; return the nodes that this takes."""
         more = []
         free = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
-        if not fresh and not (form is DEQUANT and free and new not in self.named):
+        if not fresh and not (op_format is DEQUANT and free and new not in self.named):
             more.append(ir.make_node("Identity", [new], output="", name=f"{old.name}_Identity"))
             new = more[0].outputs[0]
         new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
@@ -237,13 +240,15 @@ class QdqWriter:
         ir.replace_all_uses(old, new)
         return more
 
-    def _integers(self, real: FloatNodeBuilder, old: ir.Value, new: ir.Value, fresh: bool, q: Affine) -> list[ir.Node]:
-        """Quantize `new`, which stands for the integer tensor `old`, as `q`; return the nodes that this takes."""
-        name, bits = str(old.name), q.bits
+    def _integers(
+        self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, fresh: bool, qparams: Affine
+    ) -> list[ir.Node]:
+        """Quantize `new`, which stands for the integer tensor `old`, as `qparams`; return the nodes that this takes."""
+        name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
         if new in self.ready:
             new.name = integer_name
-            return self._held(real, old, new, q)
+            return self._held(writer, old, new, qparams)
         if fresh:
             new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
             new.name = f"{name}_real" if old.is_graph_output() else name
@@ -254,27 +259,37 @@ class QdqWriter:
                     f"quantize with --override '{name}=out_bits:float'"
                 )
             self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
-            self.held[old] = _HeldTensor(new, q)
+            self.held[old] = _HeldTensor(new, qparams)
             return []
         kind, added = integer_storage_type(bits), []
         if kind.bitwidth != bits:
-            ends = [real.constant(np.float32(end), what) for end, what in zip(q.ends, ("least", "most"), strict=True)]
-            added.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
+            ends = [
+                writer.constant(np.float32(end), what)
+                for end, what in zip(qparams.ends, ("least", "most"), strict=True)
+            ]
+            added.append(
+                ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), origin=writer.node, suffix="cut")
+            )
             new = added[-1].outputs[0]
-        inputs = [new, real.step(name, q.scale), *real.zero(kind, zero_point=q.zero_point)]
+        inputs = [new, writer.step(name, qparams.scale), *writer.zero(kind, zero_point=qparams.zero_point)]
         added.append(ir.make_node("QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"))
-        return added + self._held(real, old, added[-1].outputs[0], q, inputs[1:])
+        return added + self._held(writer, old, added[-1].outputs[0], qparams, inputs[1:])
 
     def _held(
-        self, real: FloatNodeBuilder, old: ir.Value, integers: ir.Value, q: Affine, parameters: Sequence[ir.Value] = ()
+        self,
+        writer: FloatNodeBuilder,
+        old: ir.Value,
+        integers: ir.Value,
+        qparams: Affine,
+        parameters: Sequence[ir.Value] = (),
     ) -> list[ir.Node]:
         """Let `integers` stand for the tensor `old`; return the node of their real value.
 
         parameters : y_scale and zero point, where there are some already.
         """
-        name, kind = str(old.name), integer_storage_type(q.bits)
-        parameters = parameters or [real.step(name, q.scale), *real.zero(kind, zero_point=q.zero_point)]
-        self.opset = max(self.opset, real.opset)
+        name, kind = str(old.name), integer_storage_type(qparams.bits)
+        parameters = parameters or [writer.step(name, qparams.scale), *writer.zero(kind, zero_point=qparams.zero_point)]
+        self.opset = max(self.opset, writer.opset)
         integers.shape, integers.type = old.shape, ir.TensorType(kind)
         node = ir.make_node(
             "DequantizeLinear",
@@ -283,7 +298,7 @@ class QdqWriter:
             name=f"{name}_DequantizeLinear",
         )
         node.outputs[0].shape, node.outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.held[old] = _HeldTensor(node.outputs[0], q, integers)
+        self.held[old] = _HeldTensor(node.outputs[0], qparams, integers)
         self.integers[name] = str(integers.name)
         if old.is_graph_output():
             outputs = self.model.graph.outputs

@@ -65,7 +65,7 @@ def _fuse_product(model: ir.Model, node: ir.Node) -> int:
     if bias is not None:
         inputs.append(bias.inputs[0])
     attributes = {key: ir.get_attr(node, key) for key in node.attributes}
-    product = ir.make_node(_PRODUCTS[node.op_type], inputs, attributes, output="", of=node, like=after.outputs[0])
+    product = ir.make_node(_PRODUCTS[node.op_type], inputs, attributes, output="", origin=node, like=after.outputs[0])
     ir.replace_nodes(model, [node, after], [product])
     return 1
 
@@ -84,6 +84,6 @@ def _fuse_move(model: ir.Model, node: ir.Node) -> int:
         return 0
     integers, result = ir.require_input(before), after.outputs[0]
     attributes = {key: ir.get_attr(node, key) for key in node.attributes}
-    moved = ir.make_node(node.op_type, [integers, *node.inputs[1:]], attributes, output="", of=node, like=result)
+    moved = ir.make_node(node.op_type, [integers, *node.inputs[1:]], attributes, output="", origin=node, like=result)
     ir.replace_nodes(model, [node, after], [moved])
     return 1

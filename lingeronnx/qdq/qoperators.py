@@ -96,7 +96,7 @@ def _expand_node(model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
     def make(kind: str, inputs: list[ir.Value | None], what: str, **attributes: int) -> ir.Value:
         while inputs and inputs[-1] is None:
             inputs.pop()
-        nodes.append(ir.make_node(kind, inputs, attributes, output=name(what), of=node, what=what))
+        nodes.append(ir.make_node(kind, inputs, attributes, output=name(what), origin=node, suffix=what))
         return nodes[-1].outputs[0]
 
     def get_input(index: int) -> ir.Value | None:
@@ -135,10 +135,10 @@ def _expand_node(model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
         value = ir.add_initializer(model, name("bias_scale"), step.reshape(-1) if step.size > 1 else step.reshape(()))
         inputs.append(make("DequantizeLinear", [bias, value], "bias", **({"axis": 0} if step.size > 1 else {})))
     kept = {key: ir.get_attr(node, key) for key in form.kept if key in node.attributes}
-    real = ir.make_node(form.kind, inputs, kept, output=name("real"), of=node, like=None)
+    real = ir.make_node(form.kind, inputs, kept, output=name("real"), origin=node, like=None)
     nodes.append(real)
     ends = [real.outputs[0], get_input(form.result), get_input(form.result + 1)]
-    last = ir.make_node("QuantizeLinear", ends, {}, output="", of=node, what="integers", like=node.outputs[0])
+    last = ir.make_node("QuantizeLinear", ends, {}, output="", origin=node, suffix="integers", like=node.outputs[0])
     ir.replace_nodes(model, [node], [*nodes, last])
 
 

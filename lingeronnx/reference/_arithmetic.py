@@ -76,21 +76,21 @@ def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: ArrayLike, ratio: float, bits: int, how: Requantization, zero: int = 0) -> np.ndarray:
+def requantize(acc: ArrayLike, ratio: float, bits: int, mode: Requantization, zero_point: int = 0) -> np.ndarray:
     """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it: by M * 2^-s, or by a shift.
 
     Raises ValueError for a ratio the platform cannot do.
     """
     acc = to_python_ints(acc)
-    if not how.shifts:
+    if not mode.shifts:
         m, s = fixed_point_multiplier(ratio)
-        return cast_to_width(saturate(round_shift(acc * m, s, how.rounding) + zero, bits), bits)
+        return cast_to_width(saturate(round_shift(acc * m, s, mode.rounding) + zero_point, bits), bits)
     shift = -exact_log2(ratio)
-    if shift < 0 and how.left is not LeftShiftBehavior.SHIFTED:
-        if how.left is LeftShiftBehavior.REFUSED:
+    if shift < 0 and mode.left is not LeftShiftBehavior.SHIFTED:
+        if mode.left is LeftShiftBehavior.REFUSED:
             raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
-        shift, acc = 0, acc * 0 if how.left is LeftShiftBehavior.ZERO else acc
-    return cast_to_width(saturate(round_shift(acc, shift, how.rounding) + zero, bits), bits)
+        shift, acc = 0, acc * 0 if mode.left is LeftShiftBehavior.ZERO else acc
+    return cast_to_width(saturate(round_shift(acc, shift, mode.rounding) + zero_point, bits), bits)
 
 
 def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -> np.ndarray:

@@ -84,8 +84,8 @@ class Integer(OpRun):
             raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the output, or a tuple of them; `how` is the platform's arithmetic of this operator."""
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
+        """Return the output, or a tuple of them; `arithmetic` is the platform's arithmetic of this operator."""
         raise NotImplementedError
 
     @staticmethod

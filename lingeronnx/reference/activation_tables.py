@@ -62,15 +62,15 @@ class Sigmoid(Integer):
     names: tuple[str, ...] = ("iqSigmoid", "QSigmoid")
     function = "sigmoid"
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To the table's format, along the curve."""
-        q, how = exact_log2(a.scale("scale_x")), expect_arithmetic(how, LutArithmetic)
-        chip = how.table.value
-        if how.reading is TableInputRule.RIGHT_ONLY:
+        q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
+        chip = arithmetic.table.value
+        if arithmetic.reading is TableInputRule.RIGHT_ONLY:
             x = round_shift_half_up(to_python_ints(inputs[0]), max(q - 11, 0))
         else:
             x = saturate(round_shift_half_up(to_python_ints(inputs[0]), q - 27), 32)
-        if how.reading is TableInputRule.NOTHING:
+        if arithmetic.reading is TableInputRule.NOTHING:
             x = x * 0
         return cast_to_width(
             np.vectorize(lambda v: evaluate_curve(self.function, chip, int(v), 8), otypes=[object])(x), 8
@@ -89,13 +89,13 @@ class Glu(Integer):
 
     names: tuple[str, ...] = ("GluInt", "QGLU")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Gate in Q27, sigmoid in Q31, then Q15; one rounding of the product."""
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         q27 = saturate(round_shift_half_up(to_python_ints(gate), exact_log2(a.scale("scale_x")) - 27), 32)
         q31 = np.vectorize(lambda v: evaluate_curve("sigmoid", "venusA", int(v), 32), otypes=[object])(q27)
         acc = to_python_ints(value) * round_shift_half_up(q31, 16)
-        return requantize(acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, how.requantize)
+        return requantize(acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, arithmetic.requantize)
 
 
 class Table(Integer):
@@ -103,7 +103,7 @@ class Table(Integer):
 
     names: tuple[str, ...] = ("iqTable",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Entry x - lowest x."""
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]

@@ -21,15 +21,15 @@ class Concat(Integer):
 
     names: tuple[str, ...] = ("iqCat", "QCat")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Requantize each input and join them."""
-        parts, raises_only = [], expect_arithmetic(how, Joining).raises_only
+        parts, raises_only = [], expect_arithmetic(arithmetic, Joining).raises_only
         for index, x in enumerate(inputs):
             key = f"scale_x_{index}"
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
             if raises_only and exact_log2(ratio) < 0:
                 x = x * 0
-            parts.append(requantize(a.above(x, f"x_{index}"), ratio, a.o_bits, how.requantize, a.zero("o")))
+            parts.append(requantize(a.above(x, f"x_{index}"), ratio, a.o_bits, arithmetic.requantize, a.zero("o")))
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
         return np.concatenate(parts, int(axis or 0))
 
@@ -39,12 +39,12 @@ class Pad(Integer):
 
     names: tuple[str, ...] = ("iqPad", "QPad")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Pad by all begins, then all ends."""
         x, pads, value = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         sides = [int(n) for n in (pads if pads is not None else a["pads"])]
         each = list(zip(sides[: x.ndim], sides[x.ndim :], strict=True))
-        mode, swapped = a.get("mode") or "constant", expect_arithmetic(how, PadArithmetic).swapped
+        mode, swapped = a.get("mode") or "constant", expect_arithmetic(arithmetic, PadArithmetic).swapped
         if mode == "constant":
             return np.pad(x, each, constant_values=0 if value is None else value.reshape(-1)[0])
         if mode not in ("reflect", "replicate" if swapped else "edge"):
@@ -62,7 +62,7 @@ class Split(StandardOpRun):
         """The standard has no `dims`."""
         return "dims" in attributes
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the parts of x."""
         x, axis, parts = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
@@ -75,7 +75,7 @@ class Gather(Integer):
 
     names: tuple[str, ...] = ("Gather",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Take along an axis."""
         table, index = inputs
         return np.asarray(np.take(table, index, axis=int(a.get("axis") or 0)))
@@ -86,7 +86,7 @@ class ShuffleChannel(Integer):
 
     names: tuple[str, ...] = ("ShuffleChannel",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the channels in their new order."""
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
@@ -99,7 +99,7 @@ class ArgMax(StandardOpRun):
 
     names: tuple[str, ...] = ("ArgMax",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the largest integer and its position."""
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(2, *[1] * (inputs[0].ndim - 1))
@@ -110,7 +110,7 @@ class Resize(StandardOpRun):
 
     names: tuple[str, ...] = ("Resize",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Look up every axis."""
         x, _, factors = inputs[:3]
         if (a.get("mode") or "nearest") != "nearest":
@@ -154,7 +154,7 @@ class Squeeze(StandardOpRun):
         """Opset 13 takes them as an input."""
         return "axes" in attributes
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x without the axes."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
@@ -166,7 +166,7 @@ class Unsqueeze(Squeeze):
 
     names: tuple[str, ...] = ("Unsqueeze",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x with axes of size 1 inserted."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))

@@ -28,22 +28,24 @@ class Add(Integer):
     names: tuple[str, ...] = ("iqAdd", "QAdd")
     sign = 1
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Bring both to one scale, add, saturate."""
-        how = expect_arithmetic(how, AddArithmetic)
+        arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
         above = [a.above(values, key) for values, key in zip(inputs, "xy", strict=True)]
-        if how.operands is AddOperandPrecision.WIDE:
-            x, y = (requantize(v, r, 62, how.requantize).astype(object) for v, r in zip(above, ratios, strict=True))
+        if arithmetic.operands is AddOperandPrecision.WIDE:
+            x, y = (
+                requantize(v, r, 62, arithmetic.requantize).astype(object) for v, r in zip(above, ratios, strict=True)
+            )
             return cast_to_width(saturate(x + self.sign * y + a.zero("o"), a.o_bits), a.o_bits)
-        if how.operands is AddOperandPrecision.BYTES:
-            x, y = (requantize(v, r, 8, how.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
+        if arithmetic.operands is AddOperandPrecision.BYTES:
+            x, y = (requantize(v, r, 8, arithmetic.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
             return cast_to_width(saturate(x + self.sign * y, 8), 8)
         fine = []
         for values, ratio in zip(above, ratios, strict=True):
             m, s = fixed_point_multiplier(ratio * 2**16)
             fine.append(round_shift_half_up(to_python_ints(values) * m, s))
-        whole = round_shift(fine[0] + self.sign * fine[1], 16, how.requantize.rounding) + a.zero("o")
+        whole = round_shift(fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding) + a.zero("o")
         return cast_to_width(saturate(whole, a.o_bits), a.o_bits)
 
 
@@ -59,10 +61,10 @@ class Mul(Integer):
 
     names: tuple[str, ...] = ("iqMul", "QMul")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply and round once."""
         x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
-        return self.rescaled(x * y, a, how, "scale_x", "scale_y")
+        return self.rescaled(x * y, a, arithmetic, "scale_x", "scale_y")
 
 
 class Div(Integer):
@@ -74,10 +76,10 @@ class Div(Integer):
 
     names: tuple[str, ...] = ("iqDiv", "QDiv")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * 2^(q_o + q_y - q_x) / y."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = expect_arithmetic(how, DivArithmetic).quotient is DivisionMethod.UNSCALED
+        unscaled = expect_arithmetic(arithmetic, DivArithmetic).quotient is DivisionMethod.UNSCALED
         shift = (
             0
             if unscaled
@@ -98,7 +100,7 @@ class Relu(StandardOpRun):
 
     names: tuple[str, ...] = ("Relu",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Negative numbers become 0."""
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
@@ -108,7 +110,7 @@ class Clip(StandardOpRun):
 
     names: tuple[str, ...] = ("Clip",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Cut x at the bounds."""
         x, low, high = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         y = x if low is None else np.where(x < low, low, x)

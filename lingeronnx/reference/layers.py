@@ -40,7 +40,7 @@ class Conv(Integer):
 
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -55,7 +55,7 @@ class Conv(Integer):
             patch = padded[:, :, *seen]
             taps = weight[:, :, *place].astype(np.int64)
             acc += _grouped_matmul(patch, taps, group)
-        return self.rescaled(_add_bias(acc, bias), a, how, "scale_x", "scale_w")
+        return self.rescaled(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
 
 
 def _grouped_matmul(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
@@ -75,7 +75,7 @@ class ConvTranspose(Integer):
 
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another into the uncropped result."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -95,7 +95,7 @@ class ConvTranspose(Integer):
             acc[:, :, *reached] += _grouped_matmul(a.above(x, "x"), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
         acc = acc[:, :, *kept]
-        return self.rescaled(_add_bias(acc, bias), a, how, "scale_x", "scale_w")
+        return self.rescaled(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
 
 
 class Linear(Integer):
@@ -103,7 +103,7 @@ class Linear(Integer):
 
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X W^T + b over the last axis; of groups, the sum of each times its factor."""
         x, weight, bias, factors = inputs[0], inputs[1], get_optional_input(inputs, 2), get_optional_input(inputs, 3)
         above, size = a.above(x, "x"), int(a.get("group_size") or weight.shape[1])
@@ -114,7 +114,7 @@ class Linear(Integer):
             acc += sums if factors is None else sums * factors[:, group].astype(np.int64)
         if bias is not None:
             acc = acc + bias.astype(np.int64)
-        return self.rescaled(acc, a, how, "scale_x", "scale_w", axis=-1)
+        return self.rescaled(acc, a, arithmetic, "scale_x", "scale_w", axis=-1)
 
 
 class Bmm(Integer):
@@ -122,10 +122,10 @@ class Bmm(Integer):
 
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply the matrices and round once."""
         x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
-        return self.rescaled(x @ y, a, how, "scale_x", "scale_y")
+        return self.rescaled(x @ y, a, arithmetic, "scale_x", "scale_y")
 
 
 class BatchNorm2d(Integer):
@@ -133,12 +133,12 @@ class BatchNorm2d(Integer):
 
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * w[c] + b[c]."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = a.above(x, "x") * factor.astype(np.int64).reshape(column)
-        return self.rescaled(_add_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")
+        return self.rescaled(_add_bias(acc, offset.reshape(-1)), a, arithmetic, "scale_x", "scale_w")
 
 
 FAMILY: tuple[type[Integer], ...] = (Conv, Conv1d, ConvTranspose, Linear, Bmm, BatchNorm2d)

@@ -64,20 +64,20 @@ class Softmax(Integer):
 
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To Q25, one row after another, from Q15 to the output."""
-        (x,), how = inputs, expect_arithmetic(how, SoftmaxArithmetic)
+        (x,), arithmetic = inputs, expect_arithmetic(arithmetic, SoftmaxArithmetic)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
-        if how.row is SoftmaxRowRule.FROM_FIRST and axis > 0:
+        if arithmetic.row is SoftmaxRowRule.FROM_FIRST and axis > 0:
             axis = 1
         rows = x.reshape(-1, math.prod(x.shape[axis % x.ndim :]))
         scale = a.scale("scale_x")
-        if how.requantize.shifts:
+        if arithmetic.requantize.shifts:
             exact_log2(scale)
         m, s = fixed_point_multiplier(2.0**25 / scale)
         q25 = [[int(saturate(round_shift_half_up(v * m, s), 32)) for v in row] for row in rows.tolist()]
-        q15 = np.array([self.row(row, how) for row in q25], object).reshape(x.shape)
-        return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, how.requantize)
+        q15 = np.array([self.row(row, arithmetic) for row in q25], object).reshape(x.shape)
+        return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, arithmetic.requantize)
 
     @staticmethod
     def row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
@@ -106,7 +106,7 @@ class LayerNorm(Integer):
 
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Normalise every row to Q10, then a factor and a summand per element."""
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = inputs[2].reshape(-1).tolist() if len(inputs) > 2 and inputs[2] is not None else [0] * len(gamma)
@@ -118,7 +118,7 @@ class LayerNorm(Integer):
             for row in x.reshape(-1, count).tolist()
         ]
         held = np.array(acc, object).reshape(x.shape)
-        return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, how.requantize)
+        return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, arithmetic.requantize)
 
     @staticmethod
     def normal(row: list[int], floor: int) -> list[int]:

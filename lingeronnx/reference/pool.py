@@ -23,8 +23,8 @@ from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmeti
 __all__ = ["FAMILY", "AvgPool", "MaxPool"]
 
 
-def _pool_windows(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndarray]) -> np.ndarray:
-    """Return `join` of every window; what lies outside the input is `fill`."""
+def _pool_windows(x: np.ndarray, a: Attributes, fill: int, reduce: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return `reduce` of every window; what lies outside the input is `fill`."""
     kernel = list(a["kernel_shape"])
     rank = len(kernel)
     strides, pads = list(a.get("strides") or [1] * rank), list(a.get("pads") or [0] * 2 * rank)
@@ -45,7 +45,7 @@ def _pool_windows(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., n
     out = np.zeros((*x.shape[:2], *space), np.int64)
     for place in np.ndindex(*space):
         window = [slice(p * s, p * s + r, d) for p, s, r, d in zip(place, strides, reach, dilations, strict=True)]
-        out[(slice(None), slice(None), *place)] = join(wide[(slice(None), slice(None), *window)])
+        out[(slice(None), slice(None), *place)] = reduce(wide[(slice(None), slice(None), *window)])
     return out
 
 
@@ -54,7 +54,7 @@ class MaxPool(StandardOpRun):
 
     names: tuple[str, ...] = ("MaxPool",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the largest integer of every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
@@ -66,33 +66,38 @@ class AvgPool(Integer):
 
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         total, area = _pool_windows(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
-        divisor = expect_arithmetic(how, AveragePoolArithmetic).divisor
+        divisor = expect_arithmetic(arithmetic, AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.ONE_ROUNDING:
-            return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize, a.zero("o"))
+            return requantize(total, o_scale / (x_scale * area), a.o_bits, arithmetic.requantize, a.zero("o"))
         byte = divisor is AverageDivisor.AREA_IN_A_BYTE
         return self.on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
 
     @staticmethod
-    def on_chip(total: np.ndarray, area: int, left: int, byte: bool) -> np.ndarray:
-        """Return the int8 mean of `area` numbers, moved up by `left` = q_o - q_x, as a chip computes it.
+    def on_chip(total: np.ndarray, area: int, left_shift: int, area_in_byte: bool) -> np.ndarray:
+        """Return the int8 mean of `area` numbers, moved up by `left_shift` = q_o - q_x, as a chip computes it.
 
-        byte : as venus, which looks at no scales where it can shift, and holds the area in a signed byte where not.
+        area_in_byte : as venus, which looks at no scales where it can shift, and holds the area in a signed byte where
+        not.
         """
         if math.log2(area).is_integer():
-            if not byte:
-                total = saturate(round_shift_half_up(to_python_ints(total), -left), 32) if left <= 0 else total * 0
+            if not area_in_byte:
+                total = (
+                    saturate(round_shift_half_up(to_python_ints(total), -left_shift), 32)
+                    if left_shift <= 0
+                    else total * 0
+                )
             return cast_to_width(saturate(round_shift_half_up(to_python_ints(total), int(math.log2(area))), 8), 8)
-        if left < 0:
-            return cast_to_width(np.full(total.shape, 0 if byte else -128), 8)
-        divisor = int(np.array(area).astype(np.int8)) if byte else area
-        quotients = [divide(int(n), divisor, left) for n in total.reshape(-1)]
+        if left_shift < 0:
+            return cast_to_width(np.full(total.shape, 0 if area_in_byte else -128), 8)
+        divisor = int(np.array(area).astype(np.int8)) if area_in_byte else area
+        quotients = [divide(int(n), divisor, left_shift) for n in total.reshape(-1)]
         held = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
         return cast_to_width(saturate(held, 8), 8)
 

@@ -20,14 +20,14 @@ class Quant(Integer):
 
     names: tuple[str, ...] = ("Quant",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """sat(floor(x * scale + 1/2) + zero_point)."""
         (x,) = inputs
         if x.dtype.kind == "i":
             return x
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
-            if expect_arithmetic(how, QuantArithmetic).real is QuantFloatPrecision.PRODUCT and scale >= 1:
+            if expect_arithmetic(arithmetic, QuantArithmetic).real is QuantFloatPrecision.PRODUCT and scale >= 1:
                 product = x.astype(np.float32) * np.float32(scale)
                 real: np.ndarray = (product.astype(np.float64) + 0.5).astype(np.float32)
                 bits = 8
@@ -44,7 +44,7 @@ class Dequant(Integer):
 
     names: tuple[str, ...] = ("Dequant",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """(x - zero_point) / scale, rounded once to float32."""
         above = inputs[0].astype(np.float64) - int(a.get("zero_point") or 0)
         return (above / a.scale("scale_o")).astype(np.float32)
@@ -55,20 +55,20 @@ class Requant(Integer):
 
     names: tuple[str, ...] = ("Requant",)
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Shift either way, or multiply."""
         x = a.above(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
-            moved = round_shift(to_python_ints(x), 1 - int(np.frexp(ratio)[1]), how.requantize.rounding)
+            moved = round_shift(to_python_ints(x), 1 - int(np.frexp(ratio)[1]), arithmetic.requantize.rounding)
             if (
-                expect_arithmetic(how, RequantArithmetic).wraps and a.o_bits > 8 and ratio >= 1
+                expect_arithmetic(arithmetic, RequantArithmetic).wraps and a.o_bits > 8 and ratio >= 1
             ):  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return cast_to_width((moved + half) % (2 * half) - half, a.o_bits)
             return cast_to_width(saturate(moved + a.zero("o"), a.o_bits), a.o_bits)
-        return requantize(x, ratio, a.o_bits, how.requantize, a.zero("o"))
+        return requantize(x, ratio, a.o_bits, arithmetic.requantize, a.zero("o"))
 
 
 FAMILY: tuple[type[Integer], ...] = (Quant, Dequant, Requant)

@@ -57,10 +57,10 @@ class _RecurrentOpRun(Integer):
         """Return in which order the platform has the gates."""
         raise NotImplementedError
 
-    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Walk along time; y stays at the place of its input."""
         x, *more = inputs[:-4]
-        parts = [self.ordered(w.astype(np.int64), self.order(how)) for w in inputs[-4:]]
+        parts = [self.ordered(w.astype(np.int64), self.order(arithmetic)) for w in inputs[-4:]]
         lengths, *starts = [*more, None, None, None][:3]
         time_first = self.time_first(a, x)
         rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
@@ -73,11 +73,11 @@ class _RecurrentOpRun(Integer):
                 if given is not None:
                     state[index] = [int(v) for v in np.broadcast_to(given, (len(y), 1, units))[k, 0]]
             times = range(len(row) if lengths is None else int(np.broadcast_to(lengths, len(y))[k]))
-            for t in times if self.forward(a, how) else reversed(times):
-                state = self.step(a, how, row[t], state, parts)
+            for t in times if self.forward(a, arithmetic) else reversed(times):
+                state = self.step(a, arithmetic, row[t], state, parts)
                 sample[t] = state[0]
             last.append(state)
-        return self.finish(a, np.moveaxis(y, 0, 1) if time_first else y, last, how)
+        return self.finish(a, np.moveaxis(y, 0, 1) if time_first else y, last, arithmetic)
 
     def ordered(self, array: np.ndarray, gates: str) -> np.ndarray:
         """Return a weight or bias with the gates in the order of this file."""

@@ -72,7 +72,7 @@ class Repaired:
         if self.changed or not (beside or _is_self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)
-            onnx_file.write_model(copy, target, ir.MAX_MODEL_BYTES, operators=False)
+            onnx_file.write_model(copy, target, ir.MAX_MODEL_BYTES, check_operators=False)
         else:
             with replace_file(target) as temporary:
                 temporary.write_bytes(self._original)

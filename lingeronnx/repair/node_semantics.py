@@ -184,9 +184,9 @@ def integer_operator(node: NodeView) -> Format | None:
     return None
 
 
-def has_output_scale(form: Format) -> bool:
+def has_output_scale(op_format: Format) -> bool:
     """Whether the operator has a scale of its own: without scale_o it is unknown, not that of the input."""
-    return form is BATCH_NORM2D or any(a.name == "scale_o" and a.required for a in form.attributes)
+    return op_format is BATCH_NORM2D or any(a.name == "scale_o" and a.required for a in op_format.attributes)
 
 
 def is_dequant(node: NodeView | None) -> bool:

@@ -105,14 +105,16 @@ def shapes_conflict(one: Dims | None, other: Dims | None) -> bool:
     return any(a is not None and b is not None and a != b and (i or min(a, b) > 1) for i, (a, b) in enumerate(pairs))
 
 
-def find_shape_conflicts(model: ModelProto, view: GraphView, lost: Sequence[ValueInfoProto] = ()) -> set[str]:
+def find_shape_conflicts(
+    model: ModelProto, view: GraphView, unwritten_value_info: Sequence[ValueInfoProto] = ()
+) -> set[str]:
     """Return what does not fit together: declared outputs, widths of layers, numbers of elements, sizes of operands.
 
-    lost : what the file says of tensors that nobody writes, under the names they are read by now
+    unwritten_value_info : what the file says of tensors that nobody writes, under the names they are read by now
     """
     sizes = infer_shapes(model)
     conflicting = set(_strict_inference_errors(model))
-    for value in (*model.graph.output, *lost):
+    for value in (*model.graph.output, *unwritten_value_info):
         have = sizes.get(value.name, (0, None))[1]
         if shapes_conflict(dims_of(value), have):
             conflicting.add(f"'{value.name}' should be {_format_dims(dims_of(value))}")

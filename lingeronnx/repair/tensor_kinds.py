@@ -213,7 +213,7 @@ class KindAnalysis:
         return TensorKind("integer", None, width) if any(kind.integer for kind in kinds) else OTHER
 
     def _state(
-        self, node: NodeView, form: Format, attrs: Mapping[str, Any], index: int, tensor: TensorView, width: int
+        self, node: NodeView, op_format: Format, attrs: Mapping[str, Any], index: int, tensor: TensorView, width: int
     ) -> TensorKind:
         """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
 
@@ -223,12 +223,12 @@ class KindAnalysis:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        how = (self.target or GENERIC).arithmetic(form.name)
+        how = (self.target or GENERIC).arithmetic(op_format.name)
         if how is None:
             return TensorKind("other", elem=TensorProto.INT32)
         bound = KernelInfo(make_op_view(node), dict(attrs), {}, how)
         try:
-            q = form.out_scales(bound, [None] * len(node.inputs))[index]
+            q = op_format.out_scales(bound, [None] * len(node.inputs))[index]
             scale = None if q is None else q.scale
         except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
             scale = None

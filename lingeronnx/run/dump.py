@@ -32,11 +32,11 @@ INDEX_FILE = "index.json"
 _FIRST = 8  # values a summary shows
 
 
-def qparams_to_json(held: Affine | None) -> dict[str, object]:
+def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
     """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
-    if held is None:
+    if qparams is None:
         return {"scale": None}
-    return {"scale": held.scale, **({"zero_point": held.zero_point} if held.shifted else {})}
+    return {"scale": qparams.scale, **({"zero_point": qparams.zero_point} if qparams.shifted else {})}
 
 
 def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
@@ -96,7 +96,7 @@ class DumpFolder:
                 f"cannot dump into {self.path}: {error.strerror or error}; make room, or choose another place"
             ) from error
 
-    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+    def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
         """Append a batch of tensor `name`; a tensor without axes counts as one row."""
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array
@@ -108,7 +108,7 @@ class DumpFolder:
                 "file": f"{len(self._entries):04d}_{safe}.npy",
                 "dtype": str(array.dtype),
                 "shape": [0, *array.shape[1:]],
-                **qparams_to_json(held),
+                **qparams_to_json(qparams),
             }
             self._entries[name] = entry
         if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
@@ -164,11 +164,11 @@ class TensorSummary:
         self.low, self.high = math.inf, -math.inf
         self._total, self._count = 0.0, 0
 
-    def add(self, array: np.ndarray, held: Affine | None) -> None:
+    def add(self, array: np.ndarray, qparams: Affine | None) -> None:
         """Take in one batch."""
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
-        self.dtype, self.held = str(array.dtype), held
+        self.dtype, self.held = str(array.dtype), qparams
         if array.size:
             self.low, self.high = min(self.low, array.min().item()), max(self.high, array.max().item())
             self._total += float(array.sum(dtype=np.float64))

@@ -22,9 +22,12 @@ def bytes_per_sample(model: ir.Model) -> int:
     return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
 
 
-def choose_batch_size(one: int, most: int, budget: int) -> int:
-    """Return how many samples of `one` bytes each a piece has under `budget` bytes: at least 1, at most `most`."""
-    return max(1, min(budget // 8 // max(one, 1), most))
+def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> int:
+    """Return how many samples of `sample_bytes` bytes each a piece has under `budget_bytes` bytes.
+
+    At least 1, at most `max_batch`.
+    """
+    return max(1, min(budget_bytes // 8 // max(sample_bytes, 1), max_batch))
 
 
 def trim_memory() -> None:

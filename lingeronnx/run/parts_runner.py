@@ -46,12 +46,12 @@ class PartsRunner:
         self,
         parts: PartitionedProgram,
         arithmetic: str | None = None,
-        row: Target | None = None,
+        target: Target | None = None,
         host: HostFunction | None = None,
     ) -> None:
         self.parts = parts
-        self.inputs: list[InputSpec] = IntegerRunner(parts.whole, arithmetic, row).inputs
-        self._chip = {part.name: IntegerRunner(part.graph, arithmetic, row) for part in parts.chip}
+        self.inputs: list[InputSpec] = IntegerRunner(parts.whole, arithmetic, target).inputs
+        self._chip = {part.name: IntegerRunner(part.graph, arithmetic, target) for part in parts.chip}
         self._float = {} if host else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host}
         self._host = host
 

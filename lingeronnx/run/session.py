@@ -308,14 +308,17 @@ class Session:
                 )
 
 
-def open_lowered_session(graph: ir.Model, target: Target, opened: FallbackSessionCache | None = None) -> Session:
+def open_lowered_session(
+    graph: ir.Model, target: Target, fallback_sessions: FallbackSessionCache | None = None
+) -> Session:
     """Return a session on what was lowered for `target`; a graph in which nothing is an integer is of no platform.
 
-    opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatFallback`.
+    fallback_sessions : the host's parts that were opened before, to be taken again, and to be added to; see
+    `FloatFallback`.
     """
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
-    if isinstance(session._runner, IntegerRunner) and opened is not None:
-        session._runner.opened = opened
+    if isinstance(session._runner, IntegerRunner) and fallback_sessions is not None:
+        session._runner.opened = fallback_sessions
     return session
 
 

@@ -106,7 +106,7 @@ def unroll_calls(
     calls: object,
     state: Mapping[str, str],
     fixed: Mapping[str, np.ndarray] | None = None,
-    hold: bool = False,
+    hold_out: bool = False,
     limit: int | None = None,
 ) -> UnrolledCalls:
     """Return feeds for the float `model`, states included, of one call after another.
@@ -143,7 +143,7 @@ def unroll_calls(
         ends = {name: array for name, array, _ in runner.run(full[-1])}
         held = {name: ends[output] for output, name in pairs.items()}
         power.append([_mean_square(ends[name]) for name in told])
-    apart = hold and len(full) >= _MIN_CALLS_TO_HOLD_OUT
+    apart = hold_out and len(full) >= _MIN_CALLS_TO_HOLD_OUT
     again = _select_loud_calls(np.array(power), min(_MAX_EVALUATION_CALLS, len(full) // 5 if apart else len(full)))
     found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
     for feeds in [*full[: again.start], *full[again.stop :]] if apart else full:

@@ -73,13 +73,13 @@ class Attempt:
             overrides.setdefault(name, {})["out_bits"] = max(target.out_bits)
         return overrides
 
-    def config(self, conf: QuantConfig, target: Target) -> QuantConfig:
-        """Return `conf` with these options; what the user said of a layer stays."""
-        overrides = dict(conf.overrides)
+    def config(self, config: QuantConfig, target: Target) -> QuantConfig:
+        """Return `config` with these options; what the user said of a layer stays."""
+        overrides = dict(config.overrides)
         for name, settings in self.settings(target).items():
             own = overrides[name].settings if name in overrides else {}
             overrides[name] = Override(**{**settings, **own})
-        return conf.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
+        return config.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
 
     def options(self, target: Target) -> list[str]:
         """Return the options as they are typed."""
@@ -177,16 +177,16 @@ def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
     return sorted(narrow, key=lambda layer: -layer.gain / layer.bytes)
 
 
-def _group_by_shared_scale(planned: PlannedModel, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
+def _group_by_shared_scale(planned: PlannedModel, operators: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
     for shared_scale in group_shared_scales(planned.parts, planned.target):
         for name in shared_scale.tensors:
             sets.join(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
-    for number, layer in enumerate(every):
+    for number, layer in enumerate(operators):
         for name in layer.activation.tensors:
             sets.join(f"layer {number}", f"tensor {name}")
     members: dict[str, list[RoundedOperator]] = {}
-    for number, layer in enumerate(every):
+    for number, layer in enumerate(operators):
         members.setdefault(sets.find(f"layer {number}"), []).append(layer)
     return list(members.values())
 
@@ -195,11 +195,13 @@ def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
     return {str(node.name): count_macs(node) for node in planned.parts.graph.graph}
 
 
-def _measure_gains(planned: PlannedModel, every: Sequence[RoundedOperator], parts: Sequence[RoundedSet]) -> list[float]:
+def _measure_gains(
+    planned: PlannedModel, operators: Sequence[RoundedOperator], parts: Sequence[RoundedSet]
+) -> list[float]:
     """Return what each of `parts` gives back that is left out of all that is rounded, on a few calibration samples."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
-    engine = build_roundable_model(planned, every, outputs).engine()
-    whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
+    engine = build_roundable_model(planned, operators, outputs).engine()
+    whole = reduce(or_, (layer.whole for layer in operators), RoundedSet())
     left = [whole - part for part in parts]
     few = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))

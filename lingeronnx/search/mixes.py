@@ -18,8 +18,8 @@ __all__ = ["MAX_MIXES", "choose_layers_to_widen", "search_mixes"]
 MAX_MIXES = 6
 
 
-def choose_layers_to_widen(layers: Sequence[NarrowLayer], room: float) -> tuple[NarrowLayer, ...]:
-    """Return the layers to widen in `room` bytes: of two greedy choices the one that gains more.
+def choose_layers_to_widen(layers: Sequence[NarrowLayer], budget_bytes: float) -> tuple[NarrowLayer, ...]:
+    """Return the layers to widen in `budget_bytes` bytes: of two greedy choices the one that gains more.
 
     The first takes layers by their gain for each byte, the second by their gain, whatever still fits. The better of the
     two has at least half of the gain that is possible (knapsack problem).
@@ -27,7 +27,7 @@ def choose_layers_to_widen(layers: Sequence[NarrowLayer], room: float) -> tuple[
     orders: tuple[Callable[[NarrowLayer], float], ...] = (lambda each: each.gain / each.bytes, lambda each: each.gain)
     choices = []
     for key in orders:
-        left, chosen = room, []
+        left, chosen = budget_bytes, []
         for layer in sorted(layers, key=key, reverse=True):
             if layer.bytes <= left:
                 chosen.append(layer)
@@ -36,13 +36,15 @@ def choose_layers_to_widen(layers: Sequence[NarrowLayer], room: float) -> tuple[
     return max(choices, key=lambda chosen: sum(max(layer.gain, 0.0) for layer in chosen))
 
 
-def search_mixes(layers: Sequence[NarrowLayer], tried: Callable[[Sequence[NarrowLayer]], Sequence[float]]) -> bool:
+def search_mixes(
+    layers: Sequence[NarrowLayer], evaluate_mix: Callable[[Sequence[NarrowLayer]], Sequence[float]]
+) -> bool:
     """Try mixes up to the limits; return whether one keeps them. Which of them is best the caller sees.
 
-    tried : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes; 1 is
-    all of it, infinity what nobody knows.
+    evaluate_mix : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes;
+    1 is all of it, infinity what nobody knows.
     """
-    narrow, wide = (0.0, tried(())), (sum(layer.bytes for layer in layers), tried(layers))
+    narrow, wide = (0.0, evaluate_mix(())), (sum(layer.bytes for layer in layers), evaluate_mix(layers))
     if not _is_within_limits(narrow[1]) or _is_within_limits(wide[1]):
         return _is_within_limits(narrow[1]) or _is_within_limits(wide[1])
     known: set[frozenset[str]] = set()
@@ -52,7 +54,7 @@ def search_mixes(layers: Sequence[NarrowLayer], tried: Callable[[Sequence[Narrow
         if not names or names in known:
             break
         known.add(names)
-        made = (sum(layer.bytes for layer in mix), tried(mix))
+        made = (sum(layer.bytes for layer in mix), evaluate_mix(mix))
         narrow, wide = (max(narrow, made), wide) if _is_within_limits(made[1]) else (narrow, made)
     return True
 

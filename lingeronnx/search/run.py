@@ -136,7 +136,7 @@ def search(
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    begin: StartFactory | None = None,
+    create_start: StartFactory | None = None,
     cluster: str | None = None,
 ) -> tuple[QuantizedModel, SearchResult]:
     """Return the cheapest result that meets `goal`, or the best one there is, and how it was found.
@@ -156,8 +156,8 @@ def search(
     progress
         As `quantize` takes it.
     begin, cluster
-        Attempts are made side by side on the Dask cluster with this address, whose workers begin with what `begin`
-        returns there. The attempts that count, and what they give, are the same to the last bit.
+        Attempts are made side by side on the Dask cluster with this address, whose workers begin with what
+        `create_start` returns there. The attempts that count, and what they give, are the same to the last bit.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def search(
     """
     goal.check()
     goal.check_time(base.planned.target)
-    ahead, maker = AttemptPrefetcher(base, goal, begin, cluster), AttemptRunner(base, goal, progress)
+    ahead, maker = AttemptPrefetcher(base, goal, create_start, cluster), AttemptRunner(base, goal, progress)
     journal_of = Journal(None if log is None else Path(log), journal_header(base, goal), resume)
     with journal_of as journal, contextlib.closing(ahead):
         climb = _Search(base, goal, minutes, journal, maker, ahead, progress)

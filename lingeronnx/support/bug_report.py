@@ -37,13 +37,13 @@ command line, and lines of your own Python functions in the traceback are: look 
 """
 
 
-def write_bug_report(words: Sequence[str], trace: str) -> Path | None:
+def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
     """Write ``lingeronnx-report-DATE-TIME.zip``, in this folder or else in the system's for temporary files.
 
-    words : the command line behind the program's name. trace : the traceback. Returns the file, None where none could
-    be written.
+    arguments : the command line behind the program's name. trace : the traceback. Returns the file, None where none
+    could be written.
     """
-    parts = {"command.txt": shlex.join(["lingeronnx", *words]) + "\n", "traceback.txt": _truncate_messages(trace)}
+    parts = {"command.txt": shlex.join(["lingeronnx", *arguments]) + "\n", "traceback.txt": _truncate_messages(trace)}
     missing = []
     try:
         from .environment import inspect_environment
@@ -51,7 +51,7 @@ def write_bug_report(words: Sequence[str], trace: str) -> Path | None:
         parts["environment.json"] = json.dumps(inspect_environment().to_dict(), indent=2) + "\n"
     except Exception as error:  # the bug may be there
         missing.append(f"environment.json: {format_exception(error)}")
-    models = dict(_iter_stripped_models(words, missing))
+    models = dict(_iter_stripped_models(arguments, missing))
     readme = _README + "".join(f"\nnot in it: {line}" for line in missing)
     contents: dict[str, str | bytes] = {"README.txt": readme, **parts, **models}
     for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):

@@ -64,12 +64,17 @@ DEFAULT = _CHIPS[0]
 PLATFORMS = (GENERIC, *_CHIPS)
 
 
-def get_target(name: str | Target) -> Target:
-    """Return the row called `name`, or the row that is given; ConfigError naming the nearest when there is none."""
-    if isinstance(name, Target):
-        return name
+def get_target(name_or_target: str | Target) -> Target:
+    """Return the row called `name_or_target`, or the row that is given.
+
+    ConfigError naming the nearest when there is none.
+    """
+    if isinstance(name_or_target, Target):
+        return name_or_target
     for target in PLATFORMS:
-        if target.name == name:
+        if target.name == name_or_target:
             return target
     names = [target.name for target in PLATFORMS]
-    raise ConfigError(f"unknown platform '{name}'{suggest_nearest(name, names)}; known: {', '.join(names)}")
+    raise ConfigError(
+        f"unknown platform '{name_or_target}'{suggest_nearest(name_or_target, names)}; known: {', '.join(names)}"
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
+from ..deprecation import accept_old_parameters
 from ..errors import ConfigError, InternalError, ModelError
 from .arithmetic import Arithmetic
 from .latency import Latency
@@ -92,7 +93,7 @@ class Vendor:
         """Whether `target` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
         return True
 
-    def mends(self, rewrite: str) -> tuple[LimitCheck, ...]:
+    def mends(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
@@ -125,9 +126,7 @@ class Vendor:
 
         return NameMapping()
 
-    def verdict(
-        self, graph: ir.Model | onnx.ModelProto, target: Target, words: Sequence[str] | None
-    ) -> PackerArguments:
+    def verdict(self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None) -> PackerArguments:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
@@ -135,16 +134,21 @@ class Vendor:
         """Say why nothing is known of the time on a chip; empty where verdicts know it."""
         return f"nothing is known of the time on {target.name}; choose a chip"
 
-    def timed(self, row: TimingCalibration, target: Target) -> Vendor:
+    def timed(self, calibration: TimingCalibration, target: Target) -> Vendor:
         """Return the same code with prices of a board; ConfigError where the row is of another chip."""
         raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
 
     def profiled(
-        self, graphs: Sequence[ir.Model], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+        self,
+        graphs: Sequence[ir.Model],
+        target: Target,
+        argv: Sequence[str] | None,
+        log_text: str,
+        clock_mhz: float | None,
     ) -> BoardProfile:
         """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
 
-        words : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        argv : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
         """
         raise ConfigError(f"a board's log is of a chip; {self.untimed(target)}")
 
@@ -153,12 +157,12 @@ class Vendor:
         """MHz, where a board's row tells them."""
         return None
 
-    def translate(self, graph: ir.Model, to: str, target: Target) -> Sequence[str]:
+    def translate(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
-        raise ModelError(f"a graph for {target.name} has no counterpart in domain {to}, which knows the chips only")
+        raise ModelError(f"a graph for {target.name} has no counterpart in domain {domain}, which knows the chips only")
 
-    def command(self, words: Sequence[str], graph: str, package: str) -> str:
-        """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+    def command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
+        """Return the packer's call for the files `graph_path` and `package_path`, quoted for a shell."""
         return ""
 
 
@@ -261,13 +265,15 @@ class Target:
         row = self.ops.get(operator)
         return self.also.get(operator) if row is None else row.arithmetic
 
-    def computes(self, operator: str, kind: type[_Kind]) -> _Kind | None:
-        """Return the arithmetic of `operator`, which is of class `kind`, or None where the row does not run it."""
-        return self._held(operator, self.ops[operator].arithmetic if operator in self.ops else None, kind)
+    @accept_old_parameters("0.3", kind="arithmetic_type")
+    def computes(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
+        """Return the arithmetic of `operator`, an `arithmetic_type`, or None if the target does not run it."""
+        return self._held(operator, self.ops[operator].arithmetic if operator in self.ops else None, arithmetic_type)
 
-    def limits(self, operator: str, kind: type[_Kind]) -> _Kind | None:
-        """Return the limits of `operator`, which are of class `kind`, or None where it has none."""
-        return self._held(operator, self.ops[operator].limits if operator in self.ops else None, kind)
+    @accept_old_parameters("0.3", kind="limits_type")
+    def limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
+        """Return the limits of `operator`, which are of class `limits_type`, or None where it has none."""
+        return self._held(operator, self.ops[operator].limits if operator in self.ops else None, limits_type)
 
     def _held(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
         if arithmetic is None or isinstance(arithmetic, kind):
@@ -330,9 +336,10 @@ class Target:
         """Whether it has a packer: whether there is something to be chip-ready for."""
         return bool(self.vendor.packer)
 
-    def breaks(self, node: ir.Node, rewrite: str) -> bool:
+    @accept_old_parameters("0.3", rewrite="rewrite_name")
+    def breaks(self, node: ir.Node, rewrite_name: str) -> bool:
         """Whether `node` breaks a limit that the rewrite of that name is for."""
-        return any(limit(node, self) is not None for limit in self.vendor.mends(rewrite))
+        return any(limit(node, self) is not None for limit in self.vendor.mends(rewrite_name))
 
     def finish(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
@@ -342,7 +349,8 @@ class Target:
         ir.assign_node_names(made)
         return made, done
 
-    def translated(self, graph: ir.Model, to: str) -> tuple[ir.Model, Sequence[str]]:
+    @accept_old_parameters("0.3", to="domain")
+    def translated(self, graph: ir.Model, domain: str) -> tuple[ir.Model, Sequence[str]]:
         """Return a copy of the integer `graph` in the names of another domain, and what means something else there.
 
         ModelError where the target has none, or an operator no counterpart.
@@ -350,7 +358,7 @@ class Target:
         from ..graph import ir
 
         copy = ir.clone(graph)
-        return copy, self.vendor.translate(copy, to, self)
+        return copy, self.vendor.translate(copy, domain, self)
 
     def named(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
         """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.
@@ -361,27 +369,30 @@ class Target:
 
         return apply_file_names(graph, self.vendor.names(graph) if names is None else names)
 
-    def verdict(self, graph: ir.Model | onnx.ModelProto, words: Sequence[str] | None = None) -> PackerArguments:
+    @accept_old_parameters("0.3", words="argv")
+    def verdict(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> PackerArguments:
         """Return what the packer and the chip make of a graph, its part for the chip alone.
 
-        words : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
+        argv : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
         arguments that its packer does not have.
         """
-        return self.vendor.verdict(graph, self, words)
+        return self.vendor.verdict(graph, self, argv)
 
-    def timed(self, row: TimingCalibration) -> Target:
+    @accept_old_parameters("0.3", row="calibration")
+    def timed(self, calibration: TimingCalibration) -> Target:
         """Return the target with prices that a board gave; ConfigError where they are another chip's."""
-        return replace(self, vendor=self.vendor.timed(row, self))
+        return replace(self, vendor=self.vendor.timed(calibration, self))
 
-    def latency(self, graph: ir.Model | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
+    @accept_old_parameters("0.3", words="argv")
+    def latency(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.
 
-        words : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
+        argv : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
         pack.
         """
         if unknown := self.vendor.untimed(self):
             raise ConfigError(unknown)
-        return require_latency(self.verdict(graph, words).verdict)
+        return require_latency(self.verdict(graph, argv).verdict)
 
 
 def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

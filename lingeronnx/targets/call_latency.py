@@ -49,7 +49,7 @@ class LatencyOptions:
             raise ConfigError(f"--budget-ms {self.budget:g}: no clock is published; give the chip's: --clock MHZ")
         return target
 
-    def told(self, target: Target, verdicts: Iterable[Verdict], host: bool = False) -> CallLatency:
+    def told(self, target: Target, verdicts: Iterable[Verdict], has_host_parts: bool = False) -> CallLatency:
         """Return how long a call takes, whose parts for the chip have these verdicts; host : it has parts there too.
 
         target : with its prices, as `target` gives it.
@@ -57,7 +57,9 @@ class LatencyOptions:
         times = [verdict.time for verdict in verdicts]
         known = [time for time in times if time is not None]
         unknown = target.vendor.untimed(target) if target.packs else ""
-        told = CallLatency(unknown=unknown, clock=self.clock or target.vendor.clock, budget=self.budget, host=host)
+        told = CallLatency(
+            unknown=unknown, clock=self.clock or target.vendor.clock, budget=self.budget, host=has_host_parts
+        )
         return replace(told, latency=concatenate_latencies(known)) if known and len(known) == len(times) else told
 
 
@@ -153,10 +155,12 @@ class CallLatency:
         assert self.clock is not None
         return cycles / self.clock / 1e3
 
-    def _span(self, unit: Any, form: str = ".4g") -> str:  # noqa: ANN401 - a function of cycles
+    def _span(self, convert: Any, number_format: str = ".4g") -> str:  # noqa: ANN401 - a function of cycles
         """Return the total and the ends of its range."""
         assert self.latency is not None
-        total, low, high = (format(unit(getattr(self.latency, end)), form) for end in ("total", "low", "high"))
+        total, low, high = (
+            format(convert(getattr(self.latency, end)), number_format) for end in ("total", "low", "high")
+        )
         return f"{total} ({f'{low} to ' if low != total else 'at most '}{high})"
 
 

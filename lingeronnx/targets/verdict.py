@@ -78,14 +78,14 @@ class GraphCost:
         outside = f"psram {self.psram:,} of {self.psram_limit:,}"
         return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
 
-    def table(self, most: int = 24, totals: bool = True, time: Latency | None = None) -> list[str]:
-        """Return layer by layer as lines of equal columns, the `most` heaviest of a long net, and with `totals` all.
+    def table(self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None) -> list[str]:
+        """Return one line per layer: the `max_rows` heaviest, or all `with_totals`.
 
-        time : of the same graph, where it is known; the heaviest are those that take longest then.
+        latency : of the same graph, where it is known; the heaviest are those that take longest then.
         """
-        cycles = [0.0] * len(self.layers) if time is None else [layer.total for layer in time.layers]
+        cycles = [0.0] * len(self.layers) if latency is None else [layer.total for layer in latency.layers]
         weight = [(-c, -layer.macs, -layer.activations) for c, layer in zip(cycles, self.layers, strict=True)]
-        kept = sorted(range(len(weight)), key=weight.__getitem__)[:most]
+        kept = sorted(range(len(weight)), key=weight.__getitem__)[:max_rows]
         rows: list[tuple[str, ...]] = [_TABLE_HEADER]
         for index in sorted(kept):
             layer = self.layers[index]
@@ -96,7 +96,7 @@ class GraphCost:
         for width, count in self.macs.items() or [("", 0)]:
             texts = [f"{n:,.0f}" for n in total] if width == next(iter(self.macs), "") else [""] * 4
             rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", *texts[2:]))
-        rows = rows if time is not None else [row[:-1] for row in rows]
+        rows = rows if latency is not None else [row[:-1] for row in rows]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [
             "  "
@@ -105,9 +105,9 @@ class GraphCost:
             ).rstrip()
             for row in rows
         ]
-        if left and totals:
+        if left and with_totals:
             lines.append(f"  ({left} lighter nodes are left out; --json has all)")
-        if not totals:
+        if not with_totals:
             return lines
         fullest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
         lines.append(f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: {fullest})")

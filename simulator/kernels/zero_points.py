@@ -51,9 +51,9 @@ class ZeroPointKernel(Kernel):
 
         return run
 
-    def absorb(self, following: Kernel) -> Kernel | None:
+    def absorb(self, consumer: Kernel) -> Kernel | None:
         """What the kernel absorbs, it absorbs here, too."""
-        kernel = self.kernel.absorb(following)
+        kernel = self.kernel.absorb(consumer)
         return None if kernel is None else replace(self, kernel=kernel)
 
     def _wide(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -17,8 +17,8 @@ class SquashFormat(UnaryIntegerOp):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
 
-    def bind(self, bound: KernelInfo):
-        x, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_o"))
+    def bind(self, info: KernelInfo):
+        x, o = (float(info.attrs[key]) for key in ("scale_x", "scale_o"))
         counts = np.arange(-128, 128)
         return Squash(np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8))
 
@@ -33,6 +33,6 @@ class SquashRule(Op):
     floats = (("", "Softsign"),)
     scaling = Scaling(factor="fixed", shared_scales=share_no_scales)
 
-    def lower(self, node, low):
-        scales = SQUASH.scales(low.read(node, 0), low.written(node))
-        low.emit(SQUASH, node, [low.integer(node, 0)], scales)
+    def lower(self, node, context):
+        scales = SQUASH.scales(context.read(node, 0), context.written(node))
+        context.emit(SQUASH, node, [context.integer(node, 0)], scales)

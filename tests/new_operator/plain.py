@@ -13,7 +13,7 @@ class PlainSquash(Integer):
 
     names = ("iqSquash",)
 
-    def compute(self, a, how, *inputs):
+    def compute(self, a, arithmetic, *inputs):
         x, o = Fraction(a.scale("scale_x")), Fraction(a.scale("scale_o"))
 
         def one(v):

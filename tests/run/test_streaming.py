@@ -103,7 +103,7 @@ def test_measured_on_calls_that_tell(silent):
     """Calls in a row are held back: the last ones, or, where a stream ends in silence, those that are loud enough."""
     model = streaming("GRU")
     inputs = [x * (0.0 if number >= silent else 1.0) for number, x in enumerate(chunks(1, 60))]
-    found = unroll_calls(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold=True)
+    found = unroll_calls(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold_out=True)
     first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.again[0]["x"]))
     assert all(np.array_equal(a["x"], b) for a, b in zip(found.again, inputs[first : first + 12], strict=True))
     assert first == 48 if silent == 60 else 30 <= first < 48 - 4

@@ -113,7 +113,7 @@ class Another:
 def test_a_worker_that_begins_with_something_else_is_refused(cluster):
     base, goal = base_of(nets.residual(), platform="generic"), Goal(min_sqnr=60)
     with pytest.raises(ConfigError, match="a worker of the cluster begins with another model than this machine"):
-        search(base, goal, begin=Another(), cluster=cluster.scheduler_address)
+        search(base, goal, create_start=Another(), cluster=cluster.scheduler_address)
 
 
 def test_a_cluster_needs_a_wish(tmp_path):

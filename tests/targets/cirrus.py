@@ -85,9 +85,9 @@ class Cirrus(Vendor):
         """Return those of an operator."""
         return _LIMITS.get(operator, ())
 
-    def mends(self, rewrite: str) -> Sequence[LimitCheck]:
+    def mends(self, rewrite_name: str) -> Sequence[LimitCheck]:
         """Return those that a rewrite is for."""
-        return _MENDED.get(rewrite, ())
+        return _MENDED.get(rewrite_name, ())
 
 
 _CONV = ConvLimits(

@@ -22,11 +22,15 @@ __all__ = ["check_float"]
 
 
 def check_float(
-    model: ir.Model, target: Target, notes: Sequence[str] = (), wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS
+    model: ir.Model,
+    target: Target,
+    notes: Sequence[str] = (),
+    latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Check:
     """Return what breaks limits of `target` in the normalised float `model`, which is left as it is.
 
-    wish : what is asked of time, which is told as of the graph with placeholder scales; `target` has its prices.
+    latency_options : what is asked of time, which is told as of the graph with placeholder scales; `target` has its
+    prices.
     """
     violations, host = _float_violations(model, target)
     fitted: list[AppliedRewrite] = []
@@ -58,7 +62,7 @@ def check_float(
         on_host=ahead.host,
         share=ahead.share,
         merges=ahead.merges,
-        time=wish.told(target, pieces, host=bool(host or ahead.host)),
+        time=latency_options.told(target, pieces, has_host_parts=bool(host or ahead.host)),
     )
 
 

@@ -69,17 +69,19 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
     return Forecast(choice, formed, program, [*fallbacks, *host], share, fewer)
 
 
-def _lower_with_placeholder_scales(parts: Partition, target: Target) -> LoweringResult | None:
+def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
     """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
     if not target.runs(CLIP.name):
-        parts = partition_graph(
-            _replace_clips_with_relu(parts.graph, find_saturating_clips(parts, target, 8)), target, parts.floats
+        partition = partition_graph(
+            _replace_clips_with_relu(partition.graph, find_saturating_clips(partition, target, 8)),
+            target,
+            partition.floats,
         )
     conf = QuantConfig(platform=target.name)
     setting = ScalePolicy(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
-        plan, _ = assign_qparams(parts, group_shared_scales(parts, target), {}, target, setting)
-        return lower(parts, plan, target)
+        plan, _ = assign_qparams(partition, group_shared_scales(partition, target), {}, target, setting)
+        return lower(partition, plan, target)
     except (ConstraintError, ModelError):
         return None
 
@@ -92,6 +94,6 @@ def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Mode
     copied = ir.clone(model)
     for node in list(copied.graph):
         if str(node.name) in clips:
-            new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
+            new = ir.make_node("Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0])
             ir.replace_nodes(copied, [node], [new])
     return copied

@@ -95,19 +95,19 @@ def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violatio
     return lowering.violations(integer_node.node, target) if lowering is not None and judged else []
 
 
-def _missing_attributes(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
+def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Iterator[str]:
     stated = {**node.attributes}
     known = {ATTRIBUTE_RENAMES.get(name, name) for name in stated}
-    for spec in form.attributes:
+    for spec in op_format.attributes:
         if spec.required and spec.name not in known:
             yield spec.name
     wanted = target.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
-    if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
-        lowering = get_rule_for_integer_op(form)
+    if is_quantized_domain(node) and (op_format not in (QUANT, DEQUANT, REQUANT) or modes and op_format is REQUANT):
+        lowering = get_rule_for_integer_op(op_format)
         weights = lowering is not None and lowering.scaling.factor == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
-        if key in wanted and key not in stated and (not modes or weights or form is REQUANT):
+        if key in wanted and key not in stated and (not modes or weights or op_format is REQUANT):
             yield f"{key} ({wanted[key]})"
 
 

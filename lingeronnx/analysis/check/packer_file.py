@@ -35,14 +35,14 @@ def is_packable(proto: onnx.ModelProto) -> bool:
 
 def check_packed(
     proto: onnx.ModelProto,
-    row: Target | None = None,
+    target: Target | None = None,
     packer_args: str | Iterable[str] | None = None,
-    wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
+    latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Check:
     """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
 
-    row : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
-    wish : what is asked of time; that of a graph in several parts is the sum of the chip's.
+    target : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
+    latency_options : what is asked of time; that of a graph in several parts is the sum of the chip's.
     A graph that no one else would read is judged all the same, as the packer reads it.
     """
     onnx_file.check_string_fields(proto)
@@ -57,31 +57,35 @@ def check_packed(
         notes = [str(error)]
     if graph is not None:
         check_nodes(graph)
-    if row is None:
-        row = _named_target(proto) if graph is None else detect_target(graph)
-    row = wish.target(row)
-    check = Check(row.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, row)
+    if target is None:
+        target = _named_target(proto) if graph is None else detect_target(graph)
+    target = latency_options.target(target)
+    check = Check(target.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, target)
     if graph_read is not None:
         check = replace(
             check,
             notes=[*(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)), *check.notes],
         )
-    if not row.packs:
+    if not target.packs:
         return check
     between, host = ([], []) if graph is None else _split_float_nodes(graph)
     if graph is not None and between and packer_args is None:
-        return _add_parts(check, graph, row, wish, [*between, *host])
-    part = proto if graph is None or between or not host else ir.to_proto(extract_chip_part(graph, row))
+        return _add_parts(check, graph, target, latency_options, [*between, *host])
+    part = proto if graph is None or between or not host else ir.to_proto(extract_chip_part(graph, target))
     words = None
     if packer_args is not None:
         words = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
-    choice = row.verdict(part, words)
-    return replace(check, choice=choice, time=wish.told(row, [choice.verdict], host=bool(between or host)))
+    choice = target.verdict(part, words)
+    return replace(
+        check, choice=choice, time=latency_options.told(target, [choice.verdict], has_host_parts=bool(between or host))
+    )
 
 
-def _add_parts(check: Check, graph: ir.Model, row: Target, wish: LatencyOptions, floats: Sequence[FloatNode]) -> Check:
+def _add_parts(
+    check: Check, graph: ir.Model, target: Target, latency_options: LatencyOptions, floats: Sequence[FloatNode]
+) -> Check:
     """Return `check` with the parts in which a graph runs that float operators stand in the middle of."""
-    program, _ = build_program_report(graph, row, row.vendor.names(graph))
+    program, _ = build_program_report(graph, target, target.vendor.names(graph))
     on_chip = sum(part.macs for part in program.chip)
     told = {entry.node for entry in floats}
     on_host = sum(count_macs(node) for node in graph.graph if str(node.name) in told)
@@ -90,8 +94,8 @@ def _add_parts(check: Check, graph: ir.Model, row: Target, wish: LatencyOptions,
         program=program,
         on_host=floats,
         share=on_chip / (on_chip + on_host) if on_chip else 0.0,
-        merges=find_merge_options([entry.node for entry in floats], graph, row),
-        time=wish.told(row, program.verdicts, host=True),
+        merges=find_merge_options([entry.node for entry in floats], graph, target),
+        time=latency_options.told(target, program.verdicts, has_host_parts=True),
     )
 
 

@@ -246,7 +246,7 @@ class Check(Sequence[Violation]):
         if cost is None:
             return []
         for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
-            lines = ["cost on the chip:", *cost.table(layers, time=self.time.latency)]
+            lines = ["cost on the chip:", *cost.table(layers, latency=self.time.latency)]
             if room is None or count_screen_lines(lines) <= room and layers >= min(len(cost.layers), _MIN_COST_ROWS):
                 return lines
         return [f"cost on the chip: {cost.text()}"]

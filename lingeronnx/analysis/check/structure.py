@@ -132,26 +132,26 @@ def _count_live_readers(value: ir.Value, alive: set[int]) -> int:
 # ---- 3, 4: how each tensor is held ---------------------------------------------------------------------------------
 
 
-def _dtype_name(q: Affine | None) -> str:
-    return "float32" if q is None else f"int{q.bits}"
+def _dtype_name(qparams: Affine | None) -> str:
+    return "float32" if qparams is None else f"int{qparams.bits}"
 
 
-def _format_scale(q: Affine | None) -> str:
+def _format_scale(qparams: Affine | None) -> str:
     """Return a scale, counts per real unit, as people read it."""
-    if q is None:
+    if qparams is None:
         return "-"
-    return q.text if q.single else f"{q.scales.min():g} to {q.scales.max():g}"
+    return qparams.text if qparams.single else f"{qparams.scales.min():g} to {qparams.scales.max():g}"
 
 
-def _make_observer_lookup(choice: ScalePolicy | None) -> Callable[[str, Affine | None], str]:
+def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine | None], str]:
     """Return what says how the scale of a tensor was chosen."""
 
-    def describe(name: str, q: Affine | None) -> str:
-        if q is None:
+    def describe(name: str, qparams: Affine | None) -> str:
+        if qparams is None:
             return "-"
-        if choice is None:
+        if policy is None:
             return "the plan's"
-        setting = choice.of([name], q.bits)
+        setting = policy.of([name], qparams.bits)
         if setting.scale is not None:
             return "fixed"
         return (
@@ -220,8 +220,8 @@ def _output_and_weight_rows(
     return outputs, weights
 
 
-def _format_channel_axis(q: Affine | None) -> str:
-    return "-" if q is None or q.axis is None else str(q.axis)
+def _format_channel_axis(qparams: Affine | None) -> str:
+    return "-" if qparams is None or qparams.axis is None else str(qparams.axis)
 
 
 # ---- the two kinds of models ---------------------------------------------------------------------------------------

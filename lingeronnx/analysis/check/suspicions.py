@@ -93,13 +93,13 @@ def _from_violation(violation: Violation) -> Suspicion:
     return Suspicion(violation.node, LIMIT_KIND, violation.value, violation.rule, violation.remedy)
 
 
-def _find_narrow_outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
     widest = 8 if result.platform.packs else max(result.platform.out_bits)
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         name = ir.output_name(node)
         q = result.plan.tensors.get(name)
-        leaves = op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
+        leaves = op.wide and not any(id(use.node) in partition.inside for use in node.outputs[0].uses())
         if leaves and q is not None and q.bits <= 8 < widest:
             measured = f"'{name}' leaves the integers in {q.bits} bits"
             limit = f"{result.platform.name} gives it up to {widest}"
@@ -108,24 +108,24 @@ def _find_narrow_outputs(parts: Partition, result: QuantizedModel) -> Iterator[S
             )
 
 
-def _find_float_between_integers(parts: Partition) -> Iterator[Suspicion]:
+def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
     """Operators in float that integers are computed from and that are computed from integers."""
     after, before = set[int](), set[int]()
-    nodes = list(parts.graph.graph)
+    nodes = list(partition.graph.graph)
     for node in nodes:
         makers = [ir.producer(value) for value in node.inputs]
-        if any(m is not None and (id(m) in parts.inside or id(m) in after) for m in makers):
+        if any(m is not None and (id(m) in partition.inside or id(m) in after) for m in makers):
             after.add(id(node))
     for node in reversed(nodes):
         users = [use.node for value in node.outputs for use in value.uses()]
-        if any(id(user) in parts.inside or id(user) in before for user in users):
+        if any(id(user) in partition.inside or id(user) in before for user in users):
             before.add(id(node))
     for node in nodes:
-        if id(node) in after & before and id(node) not in parts.inside:
+        if id(node) in after & before and id(node) not in partition.inside:
             yield Suspicion(
                 str(node.name),
                 "in float",
-                f"{node.op_type} stays in float between integers: {parts.floats.get(str(node.name), '')}",
+                f"{node.op_type} stays in float between integers: {partition.floats.get(str(node.name), '')}",
                 "integers from the first layer to the last",
                 "keep the limit that is told, or give the operator another form",
             )
@@ -150,14 +150,14 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
                 )
 
 
-def _find_coarsened_scales(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Scales that the platform holds coarser than the calibrator chose."""
     choice, stats, row = result.basis.choice, result.basis.stats, result.platform
     if choice is None:
         return
-    for group in group_shared_scales(parts, row):
+    for group in group_shared_scales(partition, row):
         name = group.tensors[-1]
-        wish = calibrate_activations(parts, [group], stats, row, choice, [])[name].scale
+        wish = calibrate_activations(partition, [group], stats, row, choice, [])[name].scale
         q = result.plan.tensors.get(name)
         if q is None or not set(group.tensors) & stats.keys() or wish < 2 * q.scale:
             continue
@@ -212,13 +212,13 @@ def _dead_channel_suspicion(node: ir.Node, weight: np.ndarray, real: np.ndarray 
     )
 
 
-def _find_outlier_ranges(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
+def _find_outlier_ranges(partition: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
     """Tensors and weights whose range a few values made."""
     for name, observed in stats.items():
         largest, dynamic = max(observed.high, -observed.low), _abs_quantile(observed)
         if largest > MAX_RATIO * dynamic:
             yield _outlier_suspicion(name, largest, dynamic, _format_override(name, "calibrator:percentile"))
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         weights = ((ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.parameters(node))
         for row in compute_outlier_rows((name, array) for name, array in weights if array is not None):
             if row.outlier and row.largest > 0:
@@ -246,10 +246,10 @@ def _abs_quantile(stats: TensorStats) -> float:
     return float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])]) if len(order) else 0.0
 
 
-def _find_concat_scale_mismatches(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_concat_scale_mismatches(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Inputs of a Concat that would fit a much finer scale than its output has."""
     choice, stats = result.basis.choice, result.basis.stats
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         q = result.plan.tensors.get(ir.output_name(node))
         if op.format is not CONCAT or q is None or choice is None:
             continue

@@ -34,31 +34,33 @@ _DOWNSTREAM_WEIGHT = (
 
 
 def diagnose(
-    join: TensorJoin, feeds: Mapping[str, np.ndarray], answers: Mapping[str, InputLayoutCheck] | None = None
+    tensor_join: TensorJoin,
+    feeds: Mapping[str, np.ndarray],
+    layout_checks: Mapping[str, InputLayoutCheck] | None = None,
 ) -> list[LayerFinding]:
     """Return what is wrong with the analysed model, the worst first.
 
     feeds : a few samples, to look closer with. answers : by input, what the first layer says of it.
     """
-    rows = join.rows
-    before = find_parent_rows(join)
-    by_layer: dict[str, LayerFinding] = {f.layer: f for f in diagnose_inputs(join, answers or {})}
+    rows = tensor_join.rows
+    before = find_parent_rows(tensor_join)
+    by_layer: dict[str, LayerFinding] = {f.layer: f for f in diagnose_inputs(tensor_join, layout_checks or {})}
 
     def is_explained_upstream(name: str, order: int) -> bool:
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
         return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
-    closer = LayerExaminer(join, feeds)
+    closer = LayerExaminer(tensor_join, feeds)
     told, fixed = (
-        closer.made and _records_settings(join),
-        _extend_to_shared_scale(_user_fixed_tensors(join), rows, before),
+        closer.made and _records_settings(tensor_join),
+        _extend_to_shared_scale(_user_fixed_tensors(tensor_join), rows, before),
     )
     for name, row in rows.items():
         if name in by_layer:
             continue
         finding = diagnose_scale(row, {p: rows[p] for p in before[name]}, by_layer, name in fixed)
         if finding is not None and finding.kind == "scale too small" and told and name not in fixed:
-            finding = diagnose_large_values(row, join) or replace(
+            finding = diagnose_large_values(row, tensor_join) or replace(
                 finding, order=3
             )  # what the rules bind it to has set it
         if finding is not None:
@@ -67,7 +69,7 @@ def diagnose(
         if (
             name not in by_layer
             and not is_explained_upstream(name, 1)
-            and (finding := diagnose_large_values(row, join)) is not None
+            and (finding := diagnose_large_values(row, tensor_join)) is not None
         ):
             by_layer[name] = finding
     for name, row in rows.items():
@@ -80,7 +82,7 @@ def diagnose(
         if vague and (
             name in by_layer
             or is_explained_upstream(name, 2)
-            or diagnose_uneven_weights(row, join, before[name], by_layer)
+            or diagnose_uneven_weights(row, tensor_join, before[name], by_layer)
         ):
             continue
         if finding is not None and all(finding.layer != other.layer for other in by_layer.values() if other.order < 2):
@@ -89,16 +91,16 @@ def diagnose(
         if name in by_layer or is_explained_upstream(name, 1):
             continue
         if (
-            finding := diagnose_uneven_weights(row, join, before[name], by_layer)
-            or diagnose_minor_issues(row, join, is_explained_upstream(name, 2))
+            finding := diagnose_uneven_weights(row, tensor_join, before[name], by_layer)
+            or diagnose_minor_issues(row, tensor_join, is_explained_upstream(name, 2))
         ) is not None:
             by_layer[name] = finding
     return sorted(_group_findings(by_layer, rows, before), key=lambda f: (f.order, -f.weight))
 
 
-def _records_settings(join: TensorJoin) -> bool:
+def _records_settings(tensor_join: TensorJoin) -> bool:
     """Whether what is analysed says whose scales it has: calibration chose those that the user has not given."""
-    given = None if join.other.graph is None else load_quantize_settings(join.other.graph)
+    given = None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
     return given is not None and isinstance(given.get("overrides", {}), dict)
 
 
@@ -114,11 +116,11 @@ def _extend_to_shared_scale(
     return found
 
 
-def _user_fixed_tensors(join: TensorJoin) -> frozenset[str]:
+def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
     """Return the tensors whose scale the user has given, as far as what is analysed says so."""
-    given = None if join.other.graph is None else load_quantize_settings(join.other.graph)
+    given = None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
     overrides = {} if given is None else given.get("overrides", {})
-    model = join.base.graph
+    model = tensor_join.base.graph
     if not isinstance(overrides, dict) or model is None:
         return frozenset()
     chosen = [selector for selector, own in overrides.items() if isinstance(own, dict) and "scale" in own]
@@ -137,22 +139,22 @@ def format_options(findings: Sequence[LayerFinding]) -> str:
 # ---- who stands before whom ----------------------------------------------------------------------------------------
 
 
-def find_parent_rows(join: TensorJoin) -> dict[str, list[str]]:
+def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
     """Return for every row the nearest rows that it is computed from."""
-    source = join.base if join.base.graph is not None else join.other
+    source = tensor_join.base if tensor_join.base.graph is not None else tensor_join.other
     by_row: dict[str, list[str]] = {}
 
     def iter_nearest_rows(value: ir.Value) -> Iterator[str]:
         node = value.producer()
-        if (row := join.row_of(str(value.name))) is not None:
+        if (row := tensor_join.row_of(str(value.name))) is not None:
             yield row
         elif node is not None:
             for read in node.inputs:
                 if read is not None:
                     yield from iter_nearest_rows(read)
 
-    for name in join.rows:
-        node = source.node(join.written(name))
+    for name in tensor_join.rows:
+        node = source.node(tensor_join.written(name))
         reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
         by_row[name] = list(dict.fromkeys(p for value in reads for p in iter_nearest_rows(value) if p != name))
     return by_row

@@ -39,28 +39,28 @@ class StoredRanges:
     level: float
 
     @classmethod
-    def of(cls, row: ComparedTensor, held: StoredForm) -> StoredRanges:
-        """Return those of a tensor that is held as `held`."""
+    def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
+        """Return those of a tensor that is held as `stored_form`."""
         channels = row.channels
-        reach, power = (array * np.array(held.factor) for array in (channels.reach, np.sqrt(channels.power)))
+        reach, power = (array * np.array(stored_form.factor) for array in (channels.reach, np.sqrt(channels.power)))
         moving, levels = reach[channels.speaking], channels.sqnr()
         middle = float(np.median(moving)) if moving.size else 0.0
         return cls(reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf)
 
 
-def diagnose_large_values(row: ComparedTensor, join: TensorJoin) -> LayerFinding | None:
+def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
     """Return whether a few channels, or a few values, set the range for all."""
     if row.held is None or not row.channels.count or row.kinds[0] == "Input":
         return None
     ranges = StoredRanges.of(row, row.held)
     return (
-        _diagnose_rare_values(row, ranges, join)
-        or _diagnose_large_channels(row, ranges, join)
-        or _diagnose_uneven_channels(row, ranges, join)
+        _diagnose_rare_values(row, ranges, tensor_join)
+        or _diagnose_large_channels(row, ranges, tensor_join)
+        or _diagnose_uneven_channels(row, ranges, tensor_join)
     )
 
 
-def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin) -> LayerFinding | None:
     tail, top = row.judged.x.largest / max(_abs_quantile_99(row), 1e-30), int(ranges.reach.argmax())
     level = min(row.judged.sqnr, ranges.level)
     if (
@@ -71,7 +71,7 @@ def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, join: Tenso
         return None
     own = np.count_nonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle) <= max(1, len(ranges.reach) // 8)
     even = (
-        _equalization_options(row, join) if own and ranges.middle > 0 else ()
+        _equalization_options(row, tensor_join) if own and ranges.middle > 0 else ()
     )  # of few channels: they need not be cut off
     return make_finding(
         row,
@@ -84,11 +84,11 @@ def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, join: Tenso
         remedy="move the channels' ranges into the weights" if even else "cut the rare values off",
         options=even or (format_override(row, "calibrator:percentile,percentile:99.9"),),
         order=2,
-        level=level,
+        sqnr_db=level,
     )
 
 
-def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin) -> LayerFinding | None:
     large_ones = np.flatnonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle)
     if ranges.middle <= 0 or ranges.level >= _POOR_SQNR_DB or not large_ones.size:
         return None
@@ -101,10 +101,12 @@ def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, join: Te
         "left "
         f"{ranges.level:.1f} dB"
     )
-    return _make_uneven_finding(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
+    return _make_uneven_finding(row, "outlier channel" if few else "uneven channels", measured, ranges, tensor_join)
 
 
-def _diagnose_uneven_channels(row: ComparedTensor, ranges: StoredRanges, join: TensorJoin) -> LayerFinding | None:
+def _diagnose_uneven_channels(
+    row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
+) -> LayerFinding | None:
     if ranges.level >= _UNEVEN_SQNR_DB or ranges.moving.size <= 3:
         return None
     low, high = (np.quantile(ranges.moving, share) for share in (0.1, 0.9))
@@ -114,11 +116,11 @@ def _diagnose_uneven_channels(row: ComparedTensor, ranges: StoredRanges, join: T
         f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the channel in the middle is left "
         f"{ranges.level:.1f} dB"
     )
-    return _make_uneven_finding(row, "uneven channels", measured, ranges, join)
+    return _make_uneven_finding(row, "uneven channels", measured, ranges, tensor_join)
 
 
 def _make_uneven_finding(
-    row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, join: TensorJoin
+    row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding:
     return make_finding(
         row,
@@ -126,9 +128,9 @@ def _make_uneven_finding(
         measured=measured,
         limit=f"{_MAX_CHANNEL_RATIO:g} times",
         remedy="move the channels' ranges into the weights",
-        options=_equalization_options(row, join),
+        options=_equalization_options(row, tensor_join),
         order=2,
-        level=ranges.level,
+        sqnr_db=ranges.level,
     )
 
 
@@ -138,9 +140,9 @@ def _abs_quantile_99(row: ComparedTensor) -> float:
     return max(abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005)), histogram.quantile(0.99))
 
 
-def _equalization_options(row: ComparedTensor, join: TensorJoin) -> tuple[str, ...]:
+def _equalization_options(row: ComparedTensor, tensor_join: TensorJoin) -> tuple[str, ...]:
     """Return the option that gives channels like ranges: equalization, or where that was done more bits."""
-    plan = getattr(join.other, "plan", None)
+    plan = getattr(tensor_join.other, "plan", None)
     equalized = plan is not None and any(len(set(t.factor)) > 1 for t in plan.transforms.values())
     if not equalized:
         return ("--effort normal",)
@@ -149,10 +151,10 @@ def _equalization_options(row: ComparedTensor, join: TensorJoin) -> tuple[str, .
 
 
 def diagnose_uneven_weights(
-    row: ComparedTensor, join: TensorJoin, parents: Sequence[str], by_layer: Mapping[str, LayerFinding]
+    row: ComparedTensor, tensor_join: TensorJoin, parents: Sequence[str], by_layer: Mapping[str, LayerFinding]
 ) -> LayerFinding | None:
     """Return whether most of the layer's weights have few bits left beside the largest."""
-    node = join.other.node(row.name)
+    node = tensor_join.other.node(row.name)
     array = ir.const_value(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
     if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN_SQNR_DB:
         return None
@@ -173,7 +175,7 @@ def diagnose_uneven_weights(
             measured=measured,
             limit=f"{_MAX_CHANNEL_RATIO:g} times",
             remedy="move the channels' ranges into the weights",
-            options=_equalization_options(row, join),
+            options=_equalization_options(row, tensor_join),
             order=2,
         )
     measured = f"the largest weight of a channel is {middle:g} counts in the middle, {largest} at most"
@@ -183,7 +185,7 @@ def diagnose_uneven_weights(
         measured=f"{measured}; {format_distinct_from(row.judged.sqnr, _UNEVEN_SQNR_DB)} dB",
         limit=f"a quarter, {_UNEVEN_SQNR_DB:g} dB",
         remedy="move the channels' ranges into the layers around",
-        options=_equalization_options(row, join),
+        options=_equalization_options(row, tensor_join),
         order=2,
     )
 
@@ -193,7 +195,7 @@ _CLIPPING_OPS = frozenset({"Clip", "Relu"})
 _CHANNEL_PRODUCING_OPS = operators.LAYER_OPS - operators.RECURRENT_OPS | {"BatchNormalization"} | _CLIPPING_OPS
 
 
-def diagnose_minor_issues(row: ComparedTensor, join: TensorJoin, explained: bool) -> LayerFinding | None:
+def diagnose_minor_issues(row: ComparedTensor, tensor_join: TensorJoin, explained: bool) -> LayerFinding | None:
     """Return dead channels, an output in few bits, or an error that nothing explains."""
     channels = row.channels
     still = np.flatnonzero(channels.still) if channels.count > 1 else np.zeros(0)
@@ -203,7 +205,7 @@ def diagnose_minor_issues(row: ComparedTensor, join: TensorJoin, explained: bool
         finding = make_finding(row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3)
         share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
         return replace(finding, weight=share / 100 if row.kinds[0] in _CLIPPING_OPS else share)
-    graph = join.base.graph
+    graph = tensor_join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
     if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN_SQNR_DB:
         return make_finding(

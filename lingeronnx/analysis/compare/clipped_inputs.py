@@ -25,16 +25,16 @@ MIN_OPSET = 8
 
 
 def duplicate_with_clipped_inputs(
-    graph: ir.Model, held: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
+    graph: ir.Model, stored_forms: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
 ) -> tuple[ir.Model, dict[str, str]]:
     """Return `graph` and behind it its second copy, and {a tensor of the second copy: the one it stands for}.
 
-    held : how tensors are held in integers, by name. real : the tensors, of which rank and type count here.
+    stored_forms : how tensors are held in integers, by name. real : the tensors, of which rank and type count here.
     """
     whole, second = ir.clone(graph), ir.clone(graph)
     taken = ir.get_tensor_names(whole)
     first = {str(v.name): v for v in (*ir.iter_values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)}
-    cut = {name: _append_clip(whole, first[name], form, real[name], taken) for name, form in held.items()}
+    cut = {name: _append_clip(whole, first[name], form, real[name], taken) for name, form in stored_forms.items()}
     second.graph.outputs.clear()
     for value in (*second.graph.inputs, *second.graph.initializers.values()):
         _replace_readers(value, cut.get(str(value.name), first[str(value.name)]))
@@ -59,9 +59,11 @@ def _replace_readers(value: ir.Value, other: ir.Value) -> None:
         use.node.replace_input_with(use.idx, other)
 
 
-def _append_clip(graph: ir.Model, value: ir.Value, form: StoredForm, like: np.ndarray, taken: set[str]) -> ir.Value:
+def _append_clip(
+    graph: ir.Model, value: ir.Value, stored_form: StoredForm, like: np.ndarray, taken: set[str]
+) -> ir.Value:
     """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
-    for op_type, end in zip(("Max", "Min"), form.ends(like.ndim), strict=True):
+    for op_type, end in zip(("Max", "Min"), stored_form.ends(like.ndim), strict=True):
         most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
         bound = np.clip(end, -most, most).astype(like.dtype)
         constant = ir.add_initializer(graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound)

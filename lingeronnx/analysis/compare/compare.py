@@ -87,23 +87,25 @@ def compare(
 
 
 def _build_comparison(
-    joined: TensorJoin, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]
+    tensor_join: TensorJoin, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]
 ) -> Comparison:
     """Return what was found, with options tried on `few` samples; ordered : they are calls in turn, none is tried."""
     closer = {name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array for name, array in few.items()}
     answers = (
-        {} if ordered else {spec.name: check_input_layout(joined.base, spec.name, few) for spec in joined.base.inputs}
+        {}
+        if ordered
+        else {spec.name: check_input_layout(tensor_join.base, spec.name, few) for spec in tensor_join.base.inputs}
     )
-    findings = diagnose(joined, closer, answers)
-    options = None if ordered else try_options(joined, findings, few)
+    findings = diagnose(tensor_join, closer, answers)
+    options = None if ordered else try_options(tensor_join, findings, few)
     return Comparison(
-        joined,
+        tensor_join,
         rank_findings(findings, options),
         names,
-        accuracy=joined.accuracy,
-        outputs=joined.outputs,
-        cycles=cycles_of_nodes(joined.other.graph, {row.nodes[1] for row in joined.rows.values()}),
-        weight_bits=_weight_bits(joined.other.graph),
+        accuracy=tensor_join.accuracy,
+        outputs=tensor_join.outputs,
+        cycles=cycles_of_nodes(tensor_join.other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
+        weight_bits=_weight_bits(tensor_join.other.graph),
         tried=options,
         notes=[said.open for said in answers.values() if said.open],
     )

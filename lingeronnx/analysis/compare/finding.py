@@ -56,13 +56,13 @@ def make_finding(
     remedy: str,
     options: tuple[str, ...] = (),
     order: int,
-    level: float | None = None,
+    sqnr_db: float | None = None,
 ) -> LayerFinding:
     """Return what is wrong with the tensor of `row`.
 
-    level : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8 bits is the weight.
+    sqnr_db : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8 bits is the weight.
     """
-    weight = _FULL_SQNR_DB - min(row.judged.sqnr if level is None else level, _FULL_SQNR_DB)
+    weight = _FULL_SQNR_DB - min(row.judged.sqnr if sqnr_db is None else sqnr_db, _FULL_SQNR_DB)
     return LayerFinding(
         layer=row.name,
         node=row.nodes[0],

@@ -23,19 +23,22 @@ _NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
 _MIN_SAMPLES = 32  # samples below which nothing is said of channels in another order
 
 
-def diagnose_inputs(join: TensorJoin, answers: Mapping[str, InputLayoutCheck]) -> Iterator[LayerFinding]:
+def diagnose_inputs(tensor_join: TensorJoin, layout_checks: Mapping[str, InputLayoutCheck]) -> Iterator[LayerFinding]:
     """Yield what the inputs are that they were not at calibration.
 
-    answers : by input, what the first layer says of its pictures.
+    layout_checks : by input, what the first layer says of its pictures.
     """
-    noted = {} if join.other.graph is None else load_input_moments(join.other.graph)
-    for spec in join.base.inputs:
-        row = join.rows.get(spec.name)
+    noted = {} if tensor_join.other.graph is None else load_input_moments(tensor_join.other.graph)
+    for spec in tensor_join.base.inputs:
+        row = tensor_join.rows.get(spec.name)
         if row is None:
             continue
-        if spec.name in noted and (finding := _compare_with_calibration(row, *noted[spec.name], join)) is not None:
+        if (
+            spec.name in noted
+            and (finding := _compare_with_calibration(row, *noted[spec.name], tensor_join)) is not None
+        ):
             yield finding
-        elif (said := answers.get(spec.name)) is not None and said.kind:
+        elif (said := layout_checks.get(spec.name)) is not None and said.kind:
             yield _make_input_finding(row, said.kind, said.measured, said.limit, 50.0)
         elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _MAX_CLIPPED_SHARE:
             yield _make_input_finding(
@@ -48,7 +51,7 @@ def diagnose_inputs(join: TensorJoin, answers: Mapping[str, InputLayoutCheck]) -
 
 
 def _compare_with_calibration(
-    row: ComparedTensor, mean: np.ndarray, std: np.ndarray, join: TensorJoin
+    row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
 ) -> LayerFinding | None:
     """Return how an input differs from what was calibrated with."""
     ours = row.channels.mean, row.channels.deviation
@@ -56,7 +59,7 @@ def _compare_with_calibration(
         ours = np.array([row.pair.x.mean]), np.array([math.sqrt(row.pair.x.variance)])
     if (
         2 <= len(mean) <= 4
-        and join.samples >= _MIN_SAMPLES
+        and tensor_join.samples >= _MIN_SAMPLES
         and (reordered := _detect_channel_reorder(row, ours, mean, std)) is not None
     ):
         return reordered
@@ -68,8 +71,8 @@ def _compare_with_calibration(
         limit = f"as at calibration: mean {_format_values(mean)}, standard deviation {_format_values(std)}"
         return _make_input_finding(row, "input not normalised", text, limit, 60.0 + min(shift, 30.0))
     return (
-        _detect_channel_shift(row, ours, mean, std, join.samples)
-        if join.samples >= _MIN_SAMPLES and len(mean) > 1
+        _detect_channel_shift(row, ours, mean, std, tensor_join.samples)
+        if tensor_join.samples >= _MIN_SAMPLES and len(mean) > 1
         else None
     )
 

@@ -99,7 +99,7 @@ class ComparedTensor:
         x = self.pair.x
         return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
 
-    def judge(self, x: np.ndarray, y: np.ndarray, form: StoredForm | None, whole: np.ndarray) -> None:
+    def judge(self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray) -> None:
         """Take in the two, of one shape, into `seen` and `channels`.
 
         whole : x where nothing that it is computed from is cut off.
@@ -108,11 +108,13 @@ class ComparedTensor:
         if self.window is not None:
             low, high = self.window
             x, whole = np.clip(x, low, high), np.clip(whole, low, high)
-            y = np.clip(y, low, high) if form is None else form.between(y, high)
+            y = np.clip(y, low, high) if stored_form is None else stored_form.between(y, high)
             self.seen = self.seen or PairMeasures()
-            self.seen.add(x, y, form, whole)
-        factor = (1.0,) if form is None else form.factor
-        self.channels.add(*(move_channel_axis(a, factor) for a in (x, y if form is None else form.real(y), raw)))
+            self.seen.add(x, y, stored_form, whole)
+        factor = (1.0,) if stored_form is None else stored_form.factor
+        self.channels.add(
+            *(move_channel_axis(a, factor) for a in (x, y if stored_form is None else stored_form.real(y), raw))
+        )
 
     def merge(self, other: ComparedTensor) -> None:
         """Take in what another has counted."""
@@ -268,11 +270,11 @@ class TensorJoin:
             yield name, array if form is None else np.asarray(form.real(array), np.float32)
 
     def _pair(
-        self, name: str, array: np.ndarray, form: StoredForm | None, real: Mapping[str, np.ndarray]
+        self, name: str, array: np.ndarray, stored_form: StoredForm | None, real: Mapping[str, np.ndarray]
     ) -> np.ndarray | None:
         """Return the baseline's tensor to compare with, None where there is none."""
         want = real.get(name)
-        if form is None and array.dtype.kind != "f":
+        if stored_form is None and array.dtype.kind != "f":
             return None  # indices, shapes
         if want is None or [d for d in want.shape if d != 1] != [d for d in array.shape if d != 1]:
             if name not in self.unpaired and name not in self.rows:
@@ -386,7 +388,7 @@ def join_tensors(
 def iter_batches(
     specs: Sequence[InputSpec],
     data: object,
-    joined: TensorJoin,
+    tensor_join: TensorJoin,
     state: Mapping[str, str] | None,
     batch: int | None,
     limit: int | None,
@@ -400,8 +402,8 @@ def iter_batches(
     if state:
         for feeds, labels in source.batches(1 << 30):
             count = max((spec.count(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
-            missing = [spec for spec in fed if spec.name not in feeds and not joined.samples]
+            missing = [spec for spec in fed if spec.name not in feeds and not tensor_join.samples]
             yield {**make_zero_states(missing, count), **feeds}, labels
         return
-    size = batch or choose_comparison_batch_size(joined.base, source.first())
+    size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
     yield from source.batches(size)

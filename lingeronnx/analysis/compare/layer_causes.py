@@ -41,18 +41,18 @@ def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     return np.sqrt(row.channels.error) * row.held.q.scale * np.array(row.held.factor)
 
 
-def diagnose_broken_layer(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> LayerFinding | None:
+def diagnose_broken_layer(row: ComparedTensor, examiner: LayerExaminer, explained: bool) -> LayerFinding | None:
     """Return what is wrong with a layer that computes something else.
 
     A bias at its end, and weights of channels in each other's place, are wrong whatever the samples show.
 
     Nothing where the integer graph is as it was made of this float model.
     """
-    if closer.made:
+    if examiner.made:
         return None
-    wrong = closer.bias(row) or closer.order(row)
+    wrong = examiner.bias(row) or examiner.order(row)
     if wrong is None and not explained and _exceeds_rounding_error(row):
-        wrong = closer.look(row)
+        wrong = examiner.look(row)
     if wrong is None:
         return None
     kind, measured, limit, at = wrong

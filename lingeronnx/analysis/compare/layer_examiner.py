@@ -38,9 +38,9 @@ class LayerExaminer:
     what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes before.
     """
 
-    def __init__(self, join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
-        self._base, self._other = join.base, join.other
-        self._held = {name: row.held for name, row in join.rows.items() if row.held is not None}
+    def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
+        self._base, self._other = tensor_join.base, tensor_join.other
+        self._held = {name: row.held for name, row in tensor_join.rows.items() if row.held is not None}
         planned = isinstance(self._other, PlannedSource)
         self.made = planned or is_made_from(self._other.graph, self._base.graph)
         self._theirs: dict[str, np.ndarray] = {}

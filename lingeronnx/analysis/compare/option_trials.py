@@ -68,15 +68,20 @@ class OptionTrialResult:
 
 
 def try_options(
-    join: TensorJoin, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]
+    tensor_join: TensorJoin, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]
 ) -> OptionTrialResult | None:
     """Return which options of the findings are best together; None where there are none, or nothing can be tried.
 
     feeds : the samples that scales come from, and that the outputs are compared on.
     """
     words = tuple(dict.fromkeys(option for finding in findings for option in finding.options))
-    base, other = join.base, join.other
-    if not words or not isinstance(base, FloatSource) or not isinstance(other, IntegerSource) or not join.outputs:
+    base, other = tensor_join.base, tensor_join.other
+    if (
+        not words
+        or not isinstance(base, FloatSource)
+        or not isinstance(other, IntegerSource)
+        or not tensor_join.outputs
+    ):
         return None
     if sum(count_macs(node) for node in base.graph.graph) > _MAX_MACS:
         return None
@@ -205,7 +210,7 @@ class _OptionTrial:
         return self._own(self._prepared(())).plan
 
     def _prepared(self, words: Sequence[str]) -> PreparedModel:
-        return prepare_model(self._base.graph, self._feeds, None, self._settings(words), hold=False)
+        return prepare_model(self._base.graph, self._feeds, None, self._settings(words), hold_out=False)
 
     def _settings(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the settings of `prepare_model` that options stand for."""

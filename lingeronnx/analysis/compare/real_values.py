@@ -22,8 +22,8 @@ class RealValues:
         #: {tensor of the graph: what its channels were multiplied by}
         self._factors = {names.get(user, user): transform.factor for user, transform in moved.items()}
 
-    def __call__(self, name: str, array: np.ndarray, q: Affine | None) -> np.ndarray:
+    def __call__(self, name: str, array: np.ndarray, qparams: Affine | None) -> np.ndarray:
         """Return the real values of a batch of tensor `name`, of the same shape."""
-        if q is None:
+        if qparams is None:
             return array
-        return StoredForm(q, matching_factors(self._factors.get(name, (1.0,)), array)).real(array)
+        return StoredForm(qparams, matching_factors(self._factors.get(name, (1.0,)), array)).real(array)

@@ -199,12 +199,12 @@ class IntegerSource:
                 user = self.users[name]
                 yield user, array, self._held(user, array, q)
 
-    def _held(self, user: str, array: np.ndarray, q: Affine | None) -> StoredForm | None:
-        if q is None:
+    def _held(self, user: str, array: np.ndarray, qparams: Affine | None) -> StoredForm | None:
+        if qparams is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         factor = (1.0,) if moved is None else matching_factors(moved.factor, array)
-        return StoredForm(q if own is None else q.changed(bits=own.bits), factor)
+        return StoredForm(qparams if own is None else qparams.changed(bits=own.bits), factor)
 
 
 class PlannedSource:

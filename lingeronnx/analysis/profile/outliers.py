@@ -148,12 +148,12 @@ class OutputCollector:
         self._real = None if session is None else RealValues(session)
         self._seen: dict[str, Distribution] = {}
 
-    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+    def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
         """Take in one batch of tensor `name`, as `Session.tensors` yields it."""
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
-        real = array if self._real is None else self._real(name, array, held)
+        real = array if self._real is None else self._real(name, array, qparams)
         self._seen.setdefault(layer, Distribution()).add(np.abs(real.astype(np.float64)))
 
     def rows(self) -> list[OutlierRow]:

@@ -17,14 +17,14 @@ _SPREAD = ("min", "max", "mean", "var")
 
 
 def render_profile_section(
-    found: Profile, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
+    profile: Profile, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
 ) -> PageSection:
     """Return the section; prefixes, types : of the operators that it shows, as `Profile.chosen` takes them."""
-    rows = found.to_dict(prefixes, types)
+    rows = profile.to_dict(prefixes, types)
     cells = [
         [
             *(components.breakable_path(row[key]) for key in ("module", "op", "attr", "tensor", "dtype")),
-            components.escape_text(found.seen[str(row["tensor"])].scale_text),
+            components.escape_text(profile.seen[str(row["tensor"])].scale_text),
             *(f"{row[key]:.6g}" for key in _SPREAD),
             components.escape_text(row["shape"]),
         ]
@@ -38,9 +38,9 @@ def render_profile_section(
 
 
 def render_profile_page(
-    found: Profile, model: str, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
+    profile: Profile, model: str, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
 ) -> str:
     """Return the page of a profile; model : by which its title calls the model."""
-    part = render_profile_section(found, prefixes, types)
-    operators = len({entry.module for entry in found.chosen(prefixes, types)})
+    part = render_profile_section(profile, prefixes, types)
+    operators = len({entry.module for entry in profile.chosen(prefixes, types)})
     return whole_page(f"Profile of {PurePath(model).name}", f"{operators} operators", [part])

@@ -172,13 +172,13 @@ class Recorder:
         """Whether anything was run."""
         return bool(self._seen)
 
-    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+    def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
         """Take in one batch of tensor `name`."""
         if self._on_tensor is not None:
-            self._on_tensor(name, array, held)
+            self._on_tensor(name, array, qparams)
         if name in self._known and array.dtype.kind in "fiub":
-            scale = None if held is None else held.scale
-            self._take(name, self._real(name, array, held), str(array.dtype), scale, 1)
+            scale = None if qparams is None else qparams.scale
+            self._take(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""

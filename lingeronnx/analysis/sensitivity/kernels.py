@@ -132,10 +132,10 @@ def _build_variants(
     return forms
 
 
-def _centered_fine_qparams(q: Affine, fine: Affine) -> Affine:
+def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:
     """Return `fine` around 0, as integers of 16 bits are."""
     # Of a range with another zero point either end may be all 255 counts away from 0.
-    return Affine(q.scale * 2.0 ** (FINE_BITS - 1 - q.bits), FINE_BITS) if q.shifted else fine
+    return Affine(qparams.scale * 2.0 ** (FINE_BITS - 1 - qparams.bits), FINE_BITS) if qparams.shifted else fine
 
 
 def _extract_integer_graph(planned: PlannedModel, node: ir.Node, op: Op, held: Mapping[str, Affine]) -> bytes:

@@ -83,20 +83,20 @@ def _iter_output_pages(
             yield f"{layer.op_type} {layer.name}: {name}", outputs[name], planned.plan.tensors[name]
 
 
-def clipped_share(values: np.ndarray, q: Affine) -> float:
+def clipped_share(values: np.ndarray, qparams: Affine) -> float:
     """Return the share of `values` that the grid does not reach, by more than half a step."""
-    counts = q.counts(values) + q.centre(values.shape)
-    return float(np.mean((counts < q.low - 0.5) | (counts >= q.high + 0.5))) if values.size else 0.0
+    counts = qparams.counts(values) + qparams.centre(values.shape)
+    return float(np.mean((counts < qparams.low - 0.5) | (counts >= qparams.high + 0.5))) if values.size else 0.0
 
 
-def plot_histogram(title: str, values: np.ndarray, q: Affine) -> Figure:
+def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
     """Return a matplotlib figure of one tensor: in real units, or with a scale for each channel in counts."""
     from matplotlib.figure import Figure
 
-    counts = not q.single
-    shown = values.astype(np.float64) if not counts else q.counts(values)
-    step = 1.0 if counts else 1.0 / q.scale
-    low, high = ((bound - (0 if counts else q.zero_point)) * step for bound in (q.low, q.high))
+    counts = not qparams.single
+    shown = values.astype(np.float64) if not counts else qparams.counts(values)
+    step = 1.0 if counts else 1.0 / qparams.scale
+    low, high = ((bound - (0 if counts else qparams.zero_point)) * step for bound in (qparams.low, qparams.high))
     page = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = page.subplots()
     axes.hist(shown.reshape(-1), bins=_BINS, log=True, color="#4472a8", zorder=3)
@@ -119,7 +119,8 @@ def plot_histogram(title: str, values: np.ndarray, q: Affine) -> Figure:
         0.99,
         0.97,
         (
-            f"{q.bits} bits, step {step:.4g}, holds {low:.4g} to {high:.4g}\n{100 * clipped_share(values, q):.3g} % "
+            f"{qparams.bits} bits, step {step:.4g}, holds {low:.4g} to "
+            f"{high:.4g}\n{100 * clipped_share(values, qparams):.3g} % "
             "cut off"
         ),
         transform=axes.transAxes,

@@ -144,30 +144,31 @@ def format_option(layer: RoundedOperator, target: Target) -> str:
 
 
 def restored_by_options(
-    planned: PlannedModel, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]
+    planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return what the options of `taken` leave out of the rounding of `every`; nothing where they change nothing.
+    """Return what the options of `selected` leave out of the rounding of `operators`.
 
+    Nothing where they change nothing.
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
     which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
     """
     target, parts = planned.target, planned.parts
     if max(target.bits) > 8:
-        return reduce(or_, (layer.whole for layer in taken), RoundedSet())
-    names = planned.selectors(parts.graph).skipped([layer.selector for layer in taken])
+        return reduce(or_, (layer.whole for layer in selected), RoundedSet())
+    names = planned.selectors(parts.graph).skipped([layer.selector for layer in selected])
     rest = parts.without({name: "skipped" for name in names if name in parts.ops})
-    whole, activations = reduce(or_, (layer.whole for layer in every), RoundedSet()), frozenset(rest.activations)
+    whole, activations = reduce(or_, (layer.whole for layer in operators), RoundedSet()), frozenset(rest.activations)
     return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
 def apply_options(
-    planned: PlannedModel, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]
+    planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return how all of `every` is rounded with the options of `taken`: these in 16 bits, or left out."""
-    whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
+    """Return how all of `operators` is rounded with the options of `selected`: these in 16 bits, or left out."""
+    whole = reduce(or_, (layer.whole for layer in operators), RoundedSet())
     if max(planned.target.bits) <= 8:
-        return whole - restored_by_options(planned, taken, every)
-    return replace(whole, wide=frozenset(name for x in taken for name in x.whole.tensors | x.whole.weights))
+        return whole - restored_by_options(planned, selected, operators)
+    return replace(whole, wide=frozenset(name for x in selected for name in x.whole.tensors | x.whole.weights))
 
 
 def build_roundable_model(
@@ -194,21 +195,27 @@ def build_roundable_model(
     return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer, in_integers)
 
 
-def _widened_activation_qparams(planned: PlannedModel, name: str, q: Affine, bits: int) -> Affine:
+def _widened_activation_qparams(planned: PlannedModel, name: str, qparams: Affine, bits: int) -> Affine:
     """Return how a tensor is held in more bits: all that was seen of it fits then."""
     stats = planned.basis.stats.get(name)
-    return _widen_qparams(q, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
+    return _widen_qparams(qparams, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
 
 
-def _widen_qparams(q: Affine, bits: int, low: float, high: float) -> Affine:
+def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affine:
     """Return the same in more bits, of which some go to what lies beyond its range, so that [low, high] fits.
 
     A scale of few bits may cut off rare values; one of 16 need not.
     """
-    times = 2.0 ** max(bits - q.bits, 0)
-    if q.single and not q.shifted and (over := max(high * q.scale / q.high, low * q.scale / q.low)) > 1:
+    times = 2.0 ** max(bits - qparams.bits, 0)
+    if (
+        qparams.single
+        and not qparams.shifted
+        and (over := max(high * qparams.scale / qparams.high, low * qparams.scale / qparams.low)) > 1
+    ):
         times /= 2.0 ** math.ceil(math.log2(over))
-    return q.changed(q.scales * times, max(bits, q.bits), np.rint(q.zero_points * times).astype(np.int64))
+    return qparams.changed(
+        qparams.scales * times, max(bits, qparams.bits), np.rint(qparams.zero_points * times).astype(np.int64)
+    )
 
 
 def _iter_widened_weights(planned: PlannedModel, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:

@@ -219,7 +219,7 @@ def _plan_for_sensitivity(
 ) -> PlannedModel:
     """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
     require_data(_DATA_REQUIRED, model, calib, plan)
-    prepared = prepare_model(model, calib, settings.pop("config", None), settings, hold=False)
+    prepared = prepare_model(model, calib, settings.pop("config", None), settings, hold_out=False)
     planned = plan_model(prepared, plan, progress)
     if plan is None:
         require_calibrated_scales(_DATA_REQUIRED, model, planned.plan)
@@ -316,17 +316,17 @@ def _resolve_outputs(planned: PlannedModel, name: str | None, function: Function
 
 
 def _advice_candidates(
-    planned: PlannedModel, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
+    planned: PlannedModel, operators: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
 ) -> list[list[RoundedOperator]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then.
 
     share : of the multiply-accumulates that they may take into float, where they are left in float.
     """
     target = planned.target
-    left = share * sum(layer.macs for layer in every) if max(target.bits) <= 8 else math.inf
+    left = share * sum(layer.macs for layer in operators) if max(target.bits) <= 8 else math.inf
     able: list[RoundedOperator] = []
     for layer in dict.fromkeys(worst):
-        gives = format_option(layer, target) and restored_by_options(planned, [layer], every) != RoundedSet()
+        gives = format_option(layer, target) and restored_by_options(planned, [layer], operators) != RoundedSet()
         if gives and layer.macs <= left:
             able.append(layer)
             left -= layer.macs

@@ -89,15 +89,15 @@ class BaseRun:
 class TrialEngine:
     """Runs trials; `macs` counts the multiply-accumulates that were really run."""
 
-    def __init__(self, rounding: RoundableModel) -> None:
-        self._given = rounding
-        model = ir.from_bytes(rounding.model)
+    def __init__(self, roundable: RoundableModel) -> None:
+        self._given = roundable
+        model = ir.from_bytes(roundable.model)
         self.inputs = {spec.name: spec for spec in get_input_specs(model)}
         #: The outputs that are looked at.
-        self.wanted = list(rounding.outputs)
-        cuts = rounding.tensors.keys() | {name for node in rounding.kernels.values() for name in node.reads}
-        self.segments = Segments(model, cuts, rounding.outputs, rounding.weights)
-        self._kernels = KernelRunner(rounding.kernels)
+        self.wanted = list(roundable.outputs)
+        cuts = roundable.tensors.keys() | {name for node in roundable.kernels.values() for name in node.reads}
+        self.segments = Segments(model, cuts, roundable.outputs, roundable.weights)
+        self._kernels = KernelRunner(roundable.kernels)
         self.macs = 0
         #: Whether a model is written for one sample: several are run one by one.
         self.single = any(spec.single for spec in self.inputs.values())

@@ -108,10 +108,10 @@ class TrialRuns:
         return "".join(told)
 
     def draw(
-        self, folder: Path, every: Sequence[RoundedOperator], worst_first: Sequence[RankedTrial], number: int
+        self, folder: Path, operators: Sequence[RoundedOperator], worst_first: Sequence[RankedTrial], number: int
     ) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""
-        engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
+        engine, by_name = self._given.engine(), {layer.name: layer for layer in operators}
         feeds, _ = next(self._data.batches(self.block))
         runs = [engine.base(RoundedSet(), part).tensors for _, _, part in engine.parts(feeds)]
         outputs = {

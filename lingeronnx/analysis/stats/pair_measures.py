@@ -60,25 +60,25 @@ class PairMeasures:
         self._beyond = 0  # elements of x that y cannot hold, by more than a step
 
     def add(
-        self, x: np.ndarray, y: np.ndarray, held: StoredForm | None = None, whole: np.ndarray | None = None
+        self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None = None, unclipped: np.ndarray | None = None
     ) -> None:
         """Take in a batch of both, of one shape.
 
-        whole : what x is where it is not computed from values that were cut off; it is asked whether y can hold it.
-        held : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as the
-        user's tensor that they stand for. ValueError where the shapes differ.
+        unclipped : what x is where it is not computed from values that were cut off; it is asked whether y can hold it.
+        stored_form : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as
+        the user's tensor that they stand for. ValueError where the shapes differ.
         """
         if x.shape != y.shape:
             raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
         part = PairMeasures()
         part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
-        part.held = held
+        part.held = stored_form
         real, counts, wanted = y, None, None
-        if held is not None:
-            real, wanted = held.real(y), held.counts(x if whole is None else whole).reshape(-1)
+        if stored_form is not None:
+            real, wanted = stored_form.real(y), stored_form.counts(x if unclipped is None else unclipped).reshape(-1)
             counts = y.reshape(-1)
             if y.dtype.kind not in "iu":
-                counts = np.rint(held.q.counts(counts)) + held.q.zero_point
+                counts = np.rint(stored_form.q.counts(counts)) + stored_form.q.zero_point
         for start in range(0, x.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))

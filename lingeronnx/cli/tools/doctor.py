@@ -51,23 +51,23 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _environment_rows(around: Environment) -> list[tuple[str, str]]:
+def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
     """Return (what, its text) of everything that stands before the test."""
     extras: dict[str, list[str]] = {}
-    for each in around.packages:
+    for each in environment.packages:
         extras.setdefault(each.extra, []).append(f"{each.name} {each.version or 'not there'}")
-    size, count = around.code
-    cache = f"{around.cache}: {count} files, {size / 1e6:.1f} MB" if around.cache else "none"
-    memory = f", {around.memory / 1e9:.1f} GB free" if around.memory else ""
-    rows = ", ".join(around.rows)
+    size, count = environment.code
+    cache = f"{environment.cache}: {count} files, {size / 1e6:.1f} MB" if environment.cache else "none"
+    memory = f", {environment.memory / 1e9:.1f} GB free" if environment.memory else ""
+    rows = ", ".join(environment.rows)
     return [
-        ("lingeronnx", f"{around.version} in {around.folder}"),
-        ("Python", around.python),
-        ("system", around.system),
-        ("processor", f"{around.processor}, {around.threads} threads{memory}"),
-        ("instructions", f"{around.instructions} (this processor can run {rows})"),
+        ("lingeronnx", f"{environment.version} in {environment.folder}"),
+        ("Python", environment.python),
+        ("system", environment.system),
+        ("processor", f"{environment.processor}, {environment.threads} threads{memory}"),
+        ("instructions", f"{environment.instructions} (this processor can run {rows})"),
         ("cache", cache),
         *((f"packages [{extra}]" if extra else "packages", ", ".join(names)) for extra, names in extras.items()),
-        ("C compiler", around.compiler or "none (needed for deploy --try only)"),
-        *(("settings", f"{name}={value}") for name, value in around.settings.items()),
+        ("C compiler", environment.compiler or "none (needed for deploy --try only)"),
+        *(("settings", f"{name}={value}") for name, value in environment.settings.items()),
     ]

@@ -19,9 +19,9 @@ class BufferLifetime(NamedTuple):
     last: int
 
 
-def round_up(size: int, to: int = ALIGNMENT) -> int:
-    """Return `size` rounded up to a multiple of `to`."""
-    return -(-size // to) * to
+def round_up(size: int, multiple: int = ALIGNMENT) -> int:
+    """Return `size` rounded up to a multiple of `multiple`."""
+    return -(-size // multiple) * multiple
 
 
 def plan_arena(uses: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:

@@ -51,19 +51,22 @@ def get_stub_folder() -> Path:
 
 
 def compile_program(
-    sources: Sequence[tuple[Path, Sequence[str]]], made: Path, flags: Sequence[str] = (), libraries: Sequence[str] = ()
+    sources: Sequence[tuple[Path, Sequence[str]]],
+    output: Path,
+    flags: Sequence[str] = (),
+    libraries: Sequence[str] = (),
 ) -> str:
-    """Compile `sources`, each with flags of its own, and link them into `made`; return what the compiler said.
+    """Compile `sources`, each with flags of its own, and link them into `output`; return what the compiler said.
 
     Raises ConfigError with the first error where it fails.
     """
     cc, objects, said = find_compiler(), [], ""
     for number, (source, own) in enumerate(sources):
-        made_object = made.parent / f"{made.name}.{number}.o"
+        made_object = output.parent / f"{output.name}.{number}.o"
         said += run_compiler([*cc, *own, *flags, "-c", "-o", str(made_object), str(source)])
         objects.append(str(made_object))
-    shared = ["-shared"] if made.suffix == ".so" else []
-    said += run_compiler([*cc, *flags, *shared, "-o", str(made), *objects, *libraries, "-lm"])
+    shared = ["-shared"] if output.suffix == ".so" else []
+    said += run_compiler([*cc, *flags, *shared, "-o", str(output), *objects, *libraries, "-lm"])
     for item in objects:
         Path(item).unlink()
     return said

@@ -101,16 +101,16 @@ class CallGraph:
         for source, target in _EDGE.findall(text):
             self.calls.setdefault(source, set()).add(target)
 
-    def deepest(self, name: str, above: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
+    def deepest(self, name: str, callers: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
         """Return the bytes of the deepest chain from `name` on, and the chain.
 
         Raises ConfigError for a function without a fixed size, and for one that calls itself.
         """
-        if name in above:
+        if name in callers:
             raise ConfigError(f"the stack of {name} has no limit: it calls itself")
         if name in self.unbounded:
             raise ConfigError(f"the stack of {name} has no limit: it is sized at run time")
-        below = [self.deepest(one, (*above, name)) for one in sorted(self.calls.get(name, ())) if one in self.stack]
+        below = [self.deepest(one, (*callers, name)) for one in sorted(self.calls.get(name, ())) if one in self.stack]
         most, chain = max(below, key=lambda found: found[0], default=(0, ()))
         return self.stack[name] + most, (name.rpartition(":")[2], *chain)
 

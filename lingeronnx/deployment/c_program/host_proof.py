@@ -166,7 +166,7 @@ def prove_program(
                     _compare_host_parts(proof, program, plain)
                 if not proof.failed:
                     _prove_calls(
-                        proof, program, running, plain, own, make_border_inputs(program, feeds), hard_ones=True
+                        proof, program, running, plain, own, make_border_inputs(program, feeds), borders_only=True
                     )
         finally:
             running.close()
@@ -220,11 +220,11 @@ def _prove_calls(
     plain: PartsRunner,
     own: PartsRunner,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    hard_ones: bool = False,
+    borders_only: bool = False,
 ) -> None:
     """Run call by call, each from the states that the program itself, and each reference, has come to.
 
-    hard_ones : only what must be equal is compared, not the host parts with onnxruntime, nor integers counted.
+    borders_only : only what must be equal is compared, not the host parts with onnxruntime, nor integers counted.
     """
     ours: dict[str, np.ndarray] = {one.tensor: np.zeros(one.shape, one.dtype) for one, _ in program.states}
     theirs = dict(ours)
@@ -242,7 +242,7 @@ def _prove_calls(
             return
         before, ours = ours, _get_next_states(program, want)
         proof.calls += 1
-        if hard_ones:
+        if borders_only:
             continue
         proof.seen.append(vectors)
         reference = near = list(plain.sample({**given, **theirs}))

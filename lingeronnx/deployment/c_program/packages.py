@@ -27,10 +27,10 @@ def compute_arguments_crc(words: Sequence[str]) -> int:
     return zlib.crc32("\0".join(words).encode())
 
 
-def make_package_header(chip: str, number: int, graph: int, arguments: int) -> bytes:
+def make_package_header(chip: str, number: int, graph_crc: int, arguments_crc: int) -> bytes:
     """Return the first 56 bytes, which are known before the package is. graph, arguments : CRC-32."""
     return struct.pack(
-        "<8s12s12sIII12x", b"LNGRPKG1", chip.encode(), EXECUTOR_VERSION.encode(), number, graph, arguments
+        "<8s12s12sIII12x", b"LNGRPKG1", chip.encode(), EXECUTOR_VERSION.encode(), number, graph_crc, arguments_crc
     )
 
 
@@ -40,12 +40,12 @@ def make_package(head: bytes, package: bytes) -> bytes:
     return body + bytes(-len(body) % 64)
 
 
-def format_pack_script(platform: str, one: str | None, parts: Sequence[tuple[str, str, str, bytes]]) -> str:
+def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[tuple[str, str, str, bytes]]) -> str:
     """Return pack.sh. one : the blob's file; None: a file for each part. parts : (graph, package, command, header)."""
     graphs, made = ", ".join(graph for graph, *_ in parts), ", ".join(package for _, package, *_ in parts)
     lines = [
         "#!/bin/sh",
-        f"# Packs {graphs} for {platform} into {one or made}; needs the vendor's packer,",
+        f"# Packs {graphs} for {platform} into {blob_file or made}; needs the vendor's packer,",
         "# tpacker, on the PATH. The program finds its header in front of each package: see README.md.",
         "set -eu",
         'cd "$(dirname "$0")"',
@@ -64,7 +64,7 @@ def format_pack_script(platform: str, one: str | None, parts: Sequence[tuple[str
     for _, package, command, head in parts:
         octal = "".join(f"\\{byte:03o}" for byte in head)
         lines += [command, f"mv {package} {package}.raw", f"finish {package} '{octal}'", ""]
-    if one is not None and [package for _, package, *_ in parts] != [one]:
+    if blob_file is not None and [package for _, package, *_ in parts] != [blob_file]:
         names = " ".join(package for _, package, *_ in parts)
-        lines += [f"cat {names} > {one}", f"rm {names}"]
+        lines += [f"cat {names} > {blob_file}", f"rm {names}"]
     return "\n".join(lines).rstrip() + "\n"

@@ -162,7 +162,7 @@ def build_program(
     stem: str,
     choices: Mapping[str, PackerArguments],
     files: Mapping[str, str],
-    equal: Mapping[str, str],
+    canonical_names: Mapping[str, str],
 ) -> BoardProgram:
     """Return the program of `parts`, with the sizes of one run of them.
 
@@ -180,14 +180,14 @@ def build_program(
         sources = tuple(arrays[name] for name in run.part.inputs)
         targets = tuple(arrays[name] for name in run.part.outputs)
         name = run.part.name
-        before = next((part for part in made if part.name == equal[name]), None)
+        before = next((part for part in made if part.name == canonical_names[name]), None)
         if before is not None and isinstance(before, HostPart):
             made.append(replace(before, name=name, sources=sources, targets=targets))
         elif run.part.chip:
             number = sum(isinstance(part, ChipPart) and part.first == part.name for part in made)
-            chip = _make_chip_part(run, files[name], choices[equal[name]], sources, targets)
+            chip = _make_chip_part(run, files[name], choices[canonical_names[name]], sources, targets)
             number = before.number if before is not None else number
-            made.append(replace(chip, first=equal[name], number=number))
+            made.append(replace(chip, first=canonical_names[name], number=number))
         else:
             made.append(_make_host_part(run, f"{prefix}_{name}", files[name], sources, targets))
     written = {array.tensor for part in made for array in part.targets}

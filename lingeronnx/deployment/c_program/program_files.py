@@ -29,16 +29,18 @@ from .vectors import collect_vectors, make_selftest_c
 __all__ = ["describe_program", "list_package_files", "make_pack_script", "write_golden_calls", "write_program"]
 
 
-def list_package_files(program: BoardProgram, many: bool) -> list[str]:
+def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
     """Return the files that `init` takes."""
-    if many and len(program.packages) > 1:
+    if separate_packages and len(program.packages) > 1:
         return [f"{program.stem}_{part.name}.pkg" for part in program.packages]
     return [f"{program.stem}.pkg"]
 
 
-def make_pack_script(made: Path, program: BoardProgram, target: Target, many: bool) -> tuple[str, list[str]]:
+def make_pack_script(
+    made: Path, program: BoardProgram, target: Target, separate_packages: bool
+) -> tuple[str, list[str]]:
     """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
-    blobs, parts = list_package_files(program, many), []
+    blobs, parts = list_package_files(program, separate_packages), []
     alone = len(program.packages) == 1
     for part in program.packages:
         package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
@@ -47,7 +49,7 @@ def make_pack_script(made: Path, program: BoardProgram, target: Target, many: bo
             program.platform, part.number, _compute_crc(made, part), compute_arguments_crc(part.choice.words)
         )
         parts.append((part.file, package, command, head))
-    one = None if many or alone else blobs[0]
+    one = None if separate_packages or alone else blobs[0]
     return format_pack_script(program.platform, one, parts), [command for _, _, command, _ in parts]
 
 

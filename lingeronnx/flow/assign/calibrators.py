@@ -76,15 +76,15 @@ def choose_symmetric_scale(
     stats: TensorStats,
     bits: int,
     *,
-    power: bool,
+    power_of_two: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: ConsumerFunction | None = None,
+    consumer: ConsumerFunction | None = None,
 ) -> float:
     """Return the scale for a tensor of signed `bits`.
 
-    power : only powers of two. calibrator : "max", "percentile", "mse" or "kl". percentile : the share in percent that
-    "percentile" holds. through : the curve that alone reads the tensor, for "mse". An all-zero tensor gets
+    power_of_two : only powers of two. calibrator : "max", "percentile", "mse" or "kl". percentile : the share in
+    percent that "percentile" holds. through : the curve that alone reads the tensor, for "mse". An all-zero tensor gets
     2**(bits-1).
     """
     if stats.squares == 0:
@@ -93,32 +93,32 @@ def choose_symmetric_scale(
     if calibrator == "percentile":
         reach = percentile_threshold(stats, percentile)
         least, most = max(stats.low, -reach), min(stats.high, reach)
-        if power:
+        if power_of_two:
             return floor_power_of_two(_scale_for_range(least, most, bits))
         return high / max(most, -least)
-    tried = candidate_scales(stats, bits, power=power)
+    tried = candidate_scales(stats, bits, power_of_two=power_of_two)
     if calibrator == "max":
         return tried[0]
     if calibrator == "kl":
-        tried = candidate_scales(stats, bits, power=power, far=True)
+        tried = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
         return min(tried, key=lambda scale: kl_divergence(stats, scale, low, high))
     if bits > 8:
         return tried[0] / 2
-    if through is not None:
-        tried = candidate_scales(stats, bits, power=power, far=True)
-        if through.scale is not None and not power and tried[0] < through.scale < tried[-1]:
-            tried.append(through.scale)  # at which a half-line passes without another rounding
-    return min(tried, key=lambda scale: stats.error(scale, low, high, through))
+    if consumer is not None:
+        tried = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
+        if consumer.scale is not None and not power_of_two and tried[0] < consumer.scale < tried[-1]:
+            tried.append(consumer.scale)  # at which a half-line passes without another rounding
+    return min(tried, key=lambda scale: stats.error(scale, low, high, consumer))
 
 
 def choose_affine_qparams(
     stats: TensorStats,
     bits: int,
     *,
-    power: bool,
+    power_of_two: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: ConsumerFunction | None = None,
+    consumer: ConsumerFunction | None = None,
 ) -> tuple[float, int]:
     """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `choose_symmetric_scale`.
 
@@ -131,12 +131,12 @@ def choose_affine_qparams(
         reach = percentile_threshold(stats, percentile)
         least, most = max(least, -reach), min(most, reach)
     full = ((1 << bits) - 1) / (most - least)
-    base = floor_power_of_two(full) if power else full
+    base = floor_power_of_two(full) if power_of_two else full
     if calibrator in ("max", "percentile"):
         return base, _window_zero_point(base, least, most, _WINDOW_SPLITS[0], bits)
-    far = calibrator == "kl" or through is not None
+    far = calibrator == "kl" or consumer is not None
     over = max(most, -least) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if far else 1.0
-    scales = [base * step for step in _candidate_multipliers(power, over)]
+    scales = [base * step for step in _candidate_multipliers(power_of_two, over)]
     tried = list(
         dict.fromkeys((s, _window_zero_point(s, least, most, share, bits)) for s in scales for share in _WINDOW_SPLITS)
     )
@@ -146,7 +146,7 @@ def choose_affine_qparams(
         scale, zero = window
         if calibrator == "kl":
             return kl_divergence(stats, scale, low - zero, high - zero)
-        return stats.error(scale, low - zero, high - zero, through)
+        return stats.error(scale, low - zero, high - zero, consumer)
 
     return min(tried, key=cost)
 
@@ -158,24 +158,28 @@ def _window_zero_point(scale: float, least: float, most: float, share: float, bi
     return min(max(math.floor(low - (least + share * out) * scale + 0.5), low), high)
 
 
-def candidate_scales(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:
+def candidate_scales(
+    stats: TensorStats, bits: int, *, power_of_two: bool, extend_to_percentile: bool = False
+) -> list[float]:
     """Return the scales to choose from, from the one that holds the whole range upwards.
 
-    far : go on until only `_MIN_COVERED_PERCENT` percent of the values are held, if that is further.
+    extend_to_percentile : go on until only `_MIN_COVERED_PERCENT` percent of the values are held, if that is further.
     """
-    over = max(stats.high, -stats.low) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if far else 1.0
-    if power:
+    over = (
+        max(stats.high, -stats.low) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if extend_to_percentile else 1.0
+    )
+    if power_of_two:
         base = floor_power_of_two(full_range_scale(stats, bits))
     else:
         base = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
-    return [base * step for step in _candidate_multipliers(power, over)]
+    return [base * step for step in _candidate_multipliers(power_of_two, over)]
 
 
-def _candidate_multipliers(power: bool, over: float) -> list[float]:
-    """Return what the scale of the whole range is multiplied by, up to `over` at least."""
+def _candidate_multipliers(power: bool, min_ratio: float) -> list[float]:
+    """Return what the scale of the whole range is multiplied by, up to `min_ratio` at least."""
     if power:
-        return [2.0**step for step in range(max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(over))) + 1)]
-    steps = max(_FREE_SCALE_STEPS, math.ceil(_FREE_SCALE_STEPS * math.log(over, 4.0)))
+        return [2.0**step for step in range(max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(min_ratio))) + 1)]
+    steps = max(_FREE_SCALE_STEPS, math.ceil(_FREE_SCALE_STEPS * math.log(min_ratio, 4.0)))
     return [4.0 ** (step / _FREE_SCALE_STEPS) for step in range(steps + 1)]
 
 

@@ -28,12 +28,12 @@ _MAX_POWER_OF_TWO_FACTOR = 128
 
 
 def compute_group_qparams(
-    values: np.ndarray, size: int, bits: int, *, power: bool, calibrator: str, refined: bool = False
+    values: np.ndarray, size: int, bits: int, *, power_of_two: bool, calibrator: str, weights_refined: bool = False
 ) -> Affine:
     """Return how a matrix `values` [O, I] is held in groups of `size`; I > size.
 
-    power : only powers of two. refined : whether the weights are refined later on. A row of zeros gets the smallest
-    scale of the others, 2^(bits-1) where all are zero.
+    power_of_two : only powers of two. refined : whether the weights are refined later on. A row of zeros gets the
+    smallest scale of the others, 2^(bits-1) where all are zero.
     """
     rows, inputs = values.shape
     groups = -(-inputs // size)
@@ -45,21 +45,21 @@ def compute_group_qparams(
     live = peak > 0
     with np.errstate(divide="ignore"):
         whole = np.where(live, top / peak, np.inf)
-    if power:  # half a step beyond the largest integer is no more than any rounding costs
+    if power_of_two:  # half a step beyond the largest integer is no more than any rounding costs
         whole[live] = 2.0 ** np.floor(np.log2((top + 0.5) / peak[live]))
     steps = (
         _POWER_OF_TWO_MULTIPLIERS
-        if power
+        if power_of_two
         else _REFINED_SCALE_MULTIPLIERS
-        if refined and bits <= _LOW_BITS
+        if weights_refined and bits <= _LOW_BITS
         else _SCALE_MULTIPLIERS
     )
     steps = steps[: 1 if calibrator == "max" else None]
     free = _least_error_scales(cut, np.where(live, whole, 1.0)[None] * steps[:, None, None], bits)
-    row = _accumulator_scales(np.where(live, free, np.inf), power, float(1 << (bits - 1)))
+    row = _accumulator_scales(np.where(live, free, np.inf), power_of_two, float(1 << (bits - 1)))
     with np.errstate(divide="ignore"):
         wanted = np.where(live, row[:, None] / (whole * steps[:, None, None]), 1.0)
-    factors = np.clip(np.rint(wanted), 1, _MAX_POWER_OF_TWO_FACTOR if power else MAX_GROUP_FACTOR)
+    factors = np.clip(np.rint(wanted), 1, _MAX_POWER_OF_TWO_FACTOR if power_of_two else MAX_GROUP_FACTOR)
     found = row[:, None] / _least_error_scales(cut, row[:, None] / factors, bits)
     return make_grouped_qparams(row, np.rint(found).astype(np.int64), size, bits)
 

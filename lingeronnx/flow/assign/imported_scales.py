@@ -89,27 +89,27 @@ class ImportedQParams:
 
 
 def import_activation_qparams(
-    read: ImportedQuantization,
-    shared: Sequence[SharedScaleGroup],
+    imported: ImportedQuantization,
+    shared_groups: Sequence[SharedScaleGroup],
     target: Target,
-    conf: QuantConfig,
+    config: QuantConfig,
     stats: Stats,
     factors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
-    """Return how the tensors that `read` has scales for are held, all of a shared scale alike, and what that cost.
+    """Return how the tensors that `imported` has scales for are held, all of a shared scale alike, and what that cost.
 
     stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
     """
     by_tensor: dict[str, Affine] = {}
     taken = []
-    for group in shared:
-        known = {name: read.activations[name] for name in group.tensors if name in read.activations}
+    for group in shared_groups:
+        known = {name: imported.activations[name] for name in group.tensors if name in imported.activations}
         if not known:
             continue
         statistics_of = {name: grid for name, grid in known.items() if name in group.statistics_of} or known
         widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
-        q = _convert_activation_qparams(widest, target, conf, group, stats, factor)
+        q = _convert_activation_qparams(widest, target, config, group, stats, factor)
         by_tensor.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
@@ -120,7 +120,7 @@ def import_activation_qparams(
 
 
 def _convert_activation_qparams(
-    grid: Affine, target: Target, conf: QuantConfig, group: SharedScaleGroup, stats: Stats, factor: float
+    grid: Affine, target: Target, config: QuantConfig, group: SharedScaleGroup, stats: Stats, factor: float
 ) -> Affine:
     bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1
@@ -128,7 +128,7 @@ def _convert_activation_qparams(
     if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
         scale, zero = top / max(map(abs, grid.ends)), 0
     scale /= factor
-    if conf.mode == "q-value":
+    if config.mode == "q-value":
         zero = 0 if target.power_of_two else zero
         scale = _choose_power_of_two(scale, group.stats(stats), bits, zero)
     return Affine(float(np.float32(scale)), bits, zero_point=zero)
@@ -146,35 +146,37 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
 
 
 def import_weight_qparams(
-    read: ImportedQuantization, parts: Partition, target: Target, conf: QuantConfig
+    imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
     by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
-    for node, op, name, values in iter_quantized_weights(parts):
-        for grid in candidate_weight_qparams(read, node, name, values):
+    for node, op, name, values in iter_quantized_weights(partition):
+        for grid in candidate_weight_qparams(imported, node, name, values):
             grids.setdefault(name, grid)
-            q = _match_weight_qparams(grid, values, op.format, target, conf)
+            q = _match_weight_qparams(grid, values, op.format, target, config)
             if q is not None:
                 by_weight[name], grids[name] = q, grid
                 break
     return by_weight, grids
 
 
-def candidate_weight_qparams(read: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
-    """Return the grids that `read` may have meant for the weight `name` of `node`, which holds `values` now."""
-    grid = read.weights.get(name)
+def candidate_weight_qparams(
+    imported: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray
+) -> list[Affine]:
+    """Return the grids that `imported` may have meant for the weight `name` of `node`, which holds `values` now."""
+    grid = imported.weights.get(name)
     named = [] if grid is None else [grid]
-    own = [pair for pair in read.layers.get(ir.origin_name(node), ()) if grid is None or pair[0] is grid]
+    own = [pair for pair in imported.layers.get(ir.origin_name(node), ()) if grid is None or pair[0] is grid]
     return [
         *named,
         *(candidate for grid, old in own for candidate in (grid, *_rescale_for_folded_norm(grid, old, values))),
     ]
 
 
-def iter_quantized_weights(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
+def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
     """Yield every quantized weight: its node and rule, its name, its real numbers."""
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         for index in op.parameters(node):
             values = get_weight_values(node, index)
             if values is not None:
@@ -193,10 +195,10 @@ def _rescale_for_folded_norm(grid: Affine, old: np.ndarray, values: np.ndarray) 
 
 
 def _match_weight_qparams(
-    grid: Affine, values: np.ndarray, form: Format, target: Target, conf: QuantConfig
+    grid: Affine, values: np.ndarray, op_format: Format, target: Target, config: QuantConfig
 ) -> Affine | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
-    axis = form.channel_axis
+    axis = op_format.channel_axis
     bits = (
         max((width for width in target.bits if width >= grid.bits), default=0)
         if grid.bits not in target.bits
@@ -204,14 +206,16 @@ def _match_weight_qparams(
     )
     many = not grid.single
     if isinstance(grid.granularity, PerGroup):
-        taken = form.grouped and bits == grid.bits and grid.granularity.size == parse_group_size(conf.weight_scales)
-        return _accept_if_on_grid(values, _regroup_qparams(grid, values), conf) if taken else None
+        taken = (
+            op_format.grouped and bits == grid.bits and grid.granularity.size == parse_group_size(config.weight_scales)
+        )
+        return _accept_if_on_grid(values, _regroup_qparams(grid, values), config) if taken else None
     if not bits or (
-        many and (axis is None or conf.weight_scales == "tensor" or values.shape[axis] != grid.scales.size)
+        many and (axis is None or config.weight_scales == "tensor" or values.shape[axis] != grid.scales.size)
     ):
         return None
     q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
-    return _accept_if_on_grid(values, q, conf)
+    return _accept_if_on_grid(values, q, config)
 
 
 def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
@@ -226,22 +230,22 @@ def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
         return None
 
 
-def _accept_if_on_grid(values: np.ndarray, q: Affine | None, conf: QuantConfig) -> Affine | None:
-    """Return `q` where `values` lie on its integers and the mode has its scales, else None."""
-    if q is None or (conf.mode == "q-value" and not q.power_of_two):
+def _accept_if_on_grid(values: np.ndarray, qparams: Affine | None, config: QuantConfig) -> Affine | None:
+    """Return `qparams` where `values` lie on its integers and the mode has its scales, else None."""
+    if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
         return None
-    counts = values * q.broadcast(values.shape)
+    counts = values * qparams.broadcast(values.shape)
     near = np.rint(counts)
-    inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
-    return q if inside and np.abs(counts - near).max(initial=0.0) < _GRID_TOLERANCE else None
+    inside = qparams.low <= near.min(initial=0.0) and near.max(initial=0.0) <= qparams.high
+    return qparams if inside and np.abs(counts - near).max(initial=0.0) < _GRID_TOLERANCE else None
 
 
 def measure_weight_conversion(
-    parts: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
+    partition: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
     """Return what became of the weights: those on their grid, and those that were quantized anew."""
     by_weight = {}
-    for _, _, name, values in iter_quantized_weights(parts):
+    for _, _, name, values in iter_quantized_weights(partition):
         if name not in grids or name not in tensors:
             continue
         q, grid = tensors[name], grids[name]
@@ -256,11 +260,11 @@ def measure_weight_conversion(
 
 
 def format_model_import(
-    taken: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
+    imported: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
 ) -> list[str]:
     """Return what a user should read of it."""
-    activations = [t for t in taken if t.lost is not None]
-    weights = [t for t in taken if t.lost is None]
+    activations = [t for t in imported if t.lost is not None]
+    weights = [t for t in imported if t.lost is None]
     counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
     told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
     centred = [t for t in activations if t.zero_point and not t.held.shifted]
@@ -283,4 +287,4 @@ def format_model_import(
         names = ", ".join(f"'{name}'" for name in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         told.append(f"the quantized model has no scale for {names}{more}: {how}")
-    return [*told, *(str(t) for t in taken if full and not t.kept)]
+    return [*told, *(str(t) for t in imported if full and not t.kept)]

@@ -50,20 +50,22 @@ class ImportedWeights:
 
 
 def import_external_weight_scales(
-    read: ImportedQuantization, parts: Partition, target: Target, conf: QuantConfig
+    imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> ImportedWeights:
-    """Return how the weights are held that `read` has scales for."""
+    """Return how the weights are held that `imported` has scales for."""
     borrowed = ImportedWeights()
-    for node, op, name, values in iter_quantized_weights(parts):
-        grids = candidate_weight_qparams(read, node, name, values)
+    for node, op, name, values in iter_quantized_weights(partition):
+        grids = candidate_weight_qparams(imported, node, name, values)
         if not grids:
             continue
-        own = [grid for grid, _ in read.layers.get(ir.origin_name(node), ())]
-        borrowed.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
+        own = [grid for grid, _ in imported.layers.get(ir.origin_name(node), ())]
+        borrowed.used |= {
+            old for old, grid in imported.weights.items() if old == name or any(grid is one for one in own)
+        }
         fitting = [
             (q, grid)
             for grid in grids
-            if (q := _convert_weight_qparams(grid, values, op.format.channel_axis, target, conf))
+            if (q := _convert_weight_qparams(grid, values, op.format.channel_axis, target, config))
         ]
         if not fitting:
             borrowed.refused[name] = _format_rejection(grids[0], values, target)
@@ -71,7 +73,7 @@ def import_external_weight_scales(
         q, grid = max(fitting, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
         plain, got = (
-            _rounding_sqnr_db(values, Affine(_fit_scale_to_mode(top, values, q.bits, conf), q.bits)),
+            _rounding_sqnr_db(values, Affine(_fit_scale_to_mode(top, values, q.bits, config), q.bits)),
             _rounding_sqnr_db(values, q),
         )
         if got < plain - _MAX_SQNR_LOSS_DB:
@@ -94,7 +96,7 @@ def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
 
 
 def _convert_weight_qparams(
-    grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig
+    grid: Affine, values: np.ndarray, axis: int | None, target: Target, config: QuantConfig
 ) -> Affine | None:
     """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
@@ -102,13 +104,13 @@ def _convert_weight_qparams(
     if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
         return None
     scales = _symmetric_scales(grid)
-    if many and conf.weight_scales != "tensor":
+    if many and config.weight_scales != "tensor":
         rows = np.moveaxis(values, axis or 0, 0)
         scales_held = tuple(
-            _fit_scale_to_mode(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True)
+            _fit_scale_to_mode(scale, part, bits, config) for scale, part in zip(scales, rows, strict=True)
         )
         return Affine(scales_held, bits, PerAxis(axis or 0))
-    return Affine(_fit_scale_to_mode(min(scales), values, bits, conf), bits)
+    return Affine(_fit_scale_to_mode(min(scales), values, bits, config), bits)
 
 
 def _symmetric_scales(grid: Affine) -> list[float]:
@@ -120,25 +122,25 @@ def _symmetric_scales(grid: Affine) -> list[float]:
     ]
 
 
-def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> float:
+def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: QuantConfig) -> float:
     """Return `scale`, or the power of two around it that is the better one for `values`."""
     lower = floor_power_of_two(scale, imported=True)
-    if conf.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
-        return float(np.float32(scale)) if conf.mode != "q-value" else lower
+    if config.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
+        return float(np.float32(scale)) if config.mode != "q-value" else lower
     return max((lower, 2 * lower), key=lambda tried: _rounding_sqnr_db(values, Affine(tried, bits)))
 
 
-def _rounding_sqnr_db(values: np.ndarray, q: Affine) -> float:
+def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
     """Return the SQNR in dB of `values` rounded to integers."""
-    noise = float(((q.on_grid(values) - values) ** 2).sum())
+    noise = float(((qparams.on_grid(values) - values) ** 2).sum())
     power = float((values**2).sum())
     return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
 
 
-def update_applied_qparams(taken: Sequence[ImportedQParams], tensors: Mapping[str, Affine]) -> list[ImportedQParams]:
-    """Return `taken` as the finished plan holds them: rules of the platform may have moved scales since."""
+def update_applied_qparams(imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]) -> list[ImportedQParams]:
+    """Return `imported` as the finished plan holds them: rules of the platform may have moved scales since."""
     followed = []
-    for one in taken:
+    for one in imported:
         new = tensors.get(one.tensor, one.held)
         moved = math.log2(float(one.held.scales.min() / new.scales.min()))
         followed.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
@@ -158,22 +160,22 @@ def collect_rejections(
 
 def format_plan_import(
     tool: str,
-    taken: Sequence[ImportedQParams],
-    refused: Mapping[str, str],
+    imported: Sequence[ImportedQParams],
+    rejected: Mapping[str, str],
     missing: Sequence[str],
     synthetic: bool,
     full: bool,
 ) -> list[str]:
     """Return what a user should read of it: sums with names, or with `full` tensor by tensor."""
-    kept, other = [one for one in taken if one.kept], [one for one in taken if not one.kept]
-    lines = [f"{tool}: {len(kept)} of {len(taken) + len(refused)} scales are taken over as they are"]
+    kept, other = [one for one in imported if one.kept], [one for one in imported if not one.kept]
+    lines = [f"{tool}: {len(kept)} of {len(imported) + len(rejected)} scales are taken over as they are"]
     rounded = [one.tensor for one in other if one.held.power_of_two]
     changed = [one.tensor for one in other if not one.held.power_of_two]
     for names, what in ((rounded, "rounded to powers of two"), (changed, "held in the platform's form")):
         if names:
             lines.append(f"{what}: {_format_names(names)}")
-    for why in dict.fromkeys(refused.values()):
-        lines.append(f"refused: {_format_names([name for name, reason in refused.items() if reason == why])}: {why}")
+    for why in dict.fromkeys(rejected.values()):
+        lines.append(f"refused: {_format_names([name for name, reason in rejected.items() if reason == why])}: {why}")
     if missing:
         how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
         lines.append(f"without a scale there, {how}: {_format_names(missing)}")

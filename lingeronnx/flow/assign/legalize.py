@@ -31,13 +31,13 @@ def _round_to_float32(scale: float) -> float:
     return float(np.float32(scale))
 
 
-def _limit_scales_for_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> None:
+def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, power: bool) -> None:
     """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
 
     A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
     loses nothing by it.
     """
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         if op.format.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
             continue
         x, name = tensors.get(ir.input_name(node)), ir.input_name(node, 1)
@@ -63,10 +63,10 @@ class _ScaleLegalizer:
     tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
     """
 
-    def __init__(self, plan: Plan, shared: Sequence[SharedScaleGroup], target: Target) -> None:
+    def __init__(self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target) -> None:
         self._target = target
         self.tensors = {name: q.stored for name, q in plan.tensors.items()}
-        self._class_of = {name: group for group in shared for name in group.tensors if name in self.tensors}
+        self._class_of = {name: group for group in shared_groups for name in group.tensors if name in self.tensors}
         self.moved: dict[str, tuple[float, str]] = {}
 
     def share(self) -> None:
@@ -85,7 +85,7 @@ class _ScaleLegalizer:
             )
         return exponent
 
-    def lower(self, parts: Partition) -> None:
+    def lower(self, partition: Partition) -> None:
         """Lower exponents to what the target holds and the operators take, until nothing moves."""
         target, changed = self._target, True
         while changed:
@@ -93,7 +93,7 @@ class _ScaleLegalizer:
             for name in self._class_of:
                 why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
                 changed |= self._lower_to(name, target.exponents[1], why)
-            for node, op in parts.nodes:
+            for node, op in partition.nodes:
                 most = op.scaling.max_exponent(node, self.exponent)
                 if most is not None and ir.output_name(node) in self.tensors:
                     changed |= self._lower_to(ir.output_name(node), most, f"{op.name} {node.name} cannot shift left")
@@ -106,9 +106,9 @@ class _ScaleLegalizer:
             self.tensors[member] = self.tensors[member].changed(2.0**most)
         return True
 
-    def check(self, parts: Partition) -> None:
+    def check(self, partition: Partition) -> None:
         """Raise ConstraintError if a consumer rejects a scale, UnsupportedScaleError if a scale is too small."""
-        target, fine = self._target, parts.fine_inputs(self._target)
+        target, fine = self._target, partition.fine_inputs(self._target)
         least = target.exponents[0]
         for name, group in self._class_of.items():
             exponent = self.exponent(name)
@@ -135,18 +135,18 @@ class _ScaleLegalizer:
 
 
 def legalize(
-    plan: Plan, parts: Partition, shared: Sequence[SharedScaleGroup], target: Target
+    plan: Plan, partition: Partition, shared_groups: Sequence[SharedScaleGroup], target: Target
 ) -> tuple[Plan, list[str]]:
     """Return `plan` with every shared scale and inequality of `target` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
     largest. Raises UnsupportedScaleError for a scale below the row's smallest.
     """
-    scales = _ScaleLegalizer(plan, shared, target)
+    scales = _ScaleLegalizer(plan, shared_groups, target)
     scales.share()
-    _limit_scales_for_biases(scales.tensors, parts, plan.mode == "q-value")
+    _limit_scales_for_biases(scales.tensors, partition, plan.mode == "q-value")
     if not target.power_of_two:
         return plan.with_tensors(scales.tensors), []
-    scales.lower(parts)
-    scales.check(parts)
+    scales.lower(partition)
+    scales.check(partition)
     return plan.with_tensors(scales.tensors), scales.notes()

@@ -14,16 +14,16 @@ __all__ = ["apply_output_bits"]
 
 
 def apply_output_bits(
-    tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: ScalePolicy, target: Target
+    tensors: dict[str, Affine], partition: Partition, stats: Stats, policy: ScalePolicy, target: Target
 ) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
     A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
     bits, has that of the curve's table. Raises ConfigError where the output is none of these.
     """
-    nodes, able = {ir.output_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(target)
-    fine = parts.fine_inputs(target)
-    for name, bits in choice.out_bits.items():
+    nodes, able = {ir.output_name(node): node for node, _ in partition.nodes}, partition.wide_outputs(target)
+    fine = partition.fine_inputs(target)
+    for name, bits in policy.out_bits.items():
         if name in fine and bits in target.curve_bits:
             tensors[name] = Affine(2.0 ** fine[name], int(bits))
             continue
@@ -46,6 +46,6 @@ def apply_output_bits(
             continue
         node = nodes[name]
         exact = tensors[ir.input_name(node)].scale * float(tensors[ir.input_name(node, 1)].scales.min())
-        observed, setting = stats.get(name), choice.of([name], int(bits))
+        observed, setting = stats.get(name), policy.of([name], int(bits))
         best = setting.scale or (exact if observed is None or observed.squares == 0 else setting.best(observed))
         tensors[name] = Affine(setting.scale or min(best, exact), int(bits))

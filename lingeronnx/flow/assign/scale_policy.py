@@ -108,36 +108,46 @@ class TensorScalePolicy:
     power: bool
     zero_point: bool = False
 
-    def window(self, stats: TensorStats, through: ConsumerFunction | None = None) -> tuple[float, int]:
-        """Return scale and zero point for what was seen, which the curve `through` alone reads."""
+    def window(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> tuple[float, int]:
+        """Return scale and zero point for what was seen, which the curve `consumer` alone reads."""
         return choose_affine_qparams(
-            stats, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+            stats,
+            self.bits,
+            power_of_two=self.power,
+            calibrator=self.calibrator,
+            percentile=self.percentile,
+            consumer=consumer,
         )
 
-    def best(self, stats: TensorStats, through: ConsumerFunction | None = None) -> float:
-        """Return the scale for what was seen, which the curve `through` alone reads."""
+    def best(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
+        """Return the scale for what was seen, which the curve `consumer` alone reads."""
         return choose_symmetric_scale(
-            stats, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+            stats,
+            self.bits,
+            power_of_two=self.power,
+            calibrator=self.calibrator,
+            percentile=self.percentile,
+            consumer=consumer,
         )
 
 
-def resolve_scale_policy(prepared: PreparedModel, parts: Partition) -> ScalePolicy:
-    """Return how the scales of `parts` are chosen."""
+def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
+    """Return how the scales of `partition` are chosen."""
     conf = prepared.conf
-    wide = find_16bit_state_tensors(parts, conf.state, prepared.target) if conf.bits < 16 else []
-    return build_scale_policy(prepared, parts, wide)
+    wide = find_16bit_state_tensors(partition, conf.state, prepared.target) if conf.bits < 16 else []
+    return build_scale_policy(prepared, partition, wide)
 
 
-def build_scale_policy(prepared: PreparedModel, parts: Partition, wide: Sequence[str]) -> ScalePolicy:
-    """Return the settings of `prepared`, with the overrides resolved to tensors and weights of the graph of `parts`.
+def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names: Sequence[str]) -> ScalePolicy:
+    """Return the settings of `prepared`, with overrides resolved to tensors and weights of the partitioned graph.
 
-    wide : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer bits
-    than the target has in their layer have the least that it has everywhere. What an override says of a layer that
+    wide_names : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer
+    bits than the target has in their layer have the least that it has everywhere. What an override says of a layer that
     moved to the host is left out: `describe_ineffective_overrides` tells it. Where layers may move, what a part hands
     to the host before another part has all bits that a layer writes, unless an override says otherwise.
     """
-    conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(parts.graph)
-    own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide}
+    conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(partition.graph)
+    own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide_names}
     by_output = {ir.output_name(node): node for node in selectors.graph.graph}
     for selector, override in conf.overrides.items():
         settings = override.settings
@@ -146,13 +156,13 @@ def build_scale_policy(prepared: PreparedModel, parts: Partition, wide: Sequence
             moved = node is not None and str(node.name) in prepared.moved
             of_layers = _LAYER_KEYS if moved else {"weight_bits"}
             own.setdefault(name, {}).update({k: v for k, v in settings.items() if k not in of_layers})
-            weights = _quantized_weight_names(node, parts.ops) if "weight_bits" in settings else []
+            weights = _quantized_weight_names(node, partition.ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    for name in parts.between_parts(target) if prepared.movable else ():  # a program of ours reads them
+    for name in partition.between_parts(target) if prepared.movable else ():  # a program of ours reads them
         if _WIDTH_KEYS.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(target.out_bits):
             own.setdefault(name, {})["out_bits"] = max(target.out_bits)
-    stay = _find_widened_weights(parts, own, conf.weight_bits, target)
+    stay = _find_widened_weights(partition, own, conf.weight_bits, target)
     for weight in stay:
         own.setdefault(weight, {})["bits"] = min(target.bits)
     return ScalePolicy(
@@ -188,11 +198,11 @@ def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
 
 
 def _find_widened_weights(
-    parts: Partition, own: Mapping[str, Mapping[str, Any]], bits: int, target: Target
+    partition: Partition, own: Mapping[str, Mapping[str, Any]], bits: int, target: Target
 ) -> dict[str, tuple[str, str]]:
     """Return {weight: (its node, why)} of those that were told fewer bits than the target has for their layer."""
     stay = {}
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         for weight in (ir.input_name(node, index) for index in op.parameters(node)):
             told = own.get(weight, {}).get("bits", bits)
             if told not in target.bits:

@@ -29,62 +29,62 @@ _MAX_CHANNEL_SCALE_RATIO = (
 
 
 def assign_qparams(
-    parts: Partition, shared: Sequence[SharedScaleGroup], stats: Stats, target: Target, choice: ScalePolicy
+    partition: Partition, shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
 ) -> tuple[Plan, list[str]]:
-    """Return the plan for `parts` and the notes a user should read (all-zero tensors, moved scales).
+    """Return the plan for `partition` and the notes a user should read (all-zero tensors, moved scales).
 
-    shared : those that `shared_scales` found. stats : of the activations of `parts`.
+    shared_groups : those that `shared_scales` found. stats : of the activations of `partition`.
     """
     notes: list[str] = []
-    tensors = calibrate_activations(parts, shared, stats, target, choice, notes)
-    for node, op in parts.nodes:
+    tensors = calibrate_activations(partition, shared_groups, stats, target, policy, notes)
+    for node, op in partition.nodes:
         for index in op.parameters(node):
             name = ir.input_name(node, index)
             values = get_weight_values(node, index)
             assert values is not None
-            setting = choice.of([name], choice.weight_bits)
-            if name in choice.held:
-                tensors[name] = choice.held[name]
+            setting = policy.of([name], policy.weight_bits)
+            if name in policy.held:
+                tensors[name] = policy.held[name]
                 continue
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            finer = choice.weight_scales != "tensor" and setting.scale is None
-            size = choice.group_size if finer and op.format.grouped and setting.bits <= 8 else None
+            finer = policy.weight_scales != "tensor" and setting.scale is None
+            size = policy.group_size if finer and op.format.grouped and setting.bits <= 8 else None
             if size is not None and size < values.shape[1] and np.any(values):
                 tensors[name] = compute_group_qparams(
                     np.asarray(values),
                     size,
                     setting.bits,
-                    power=setting.power,
+                    power_of_two=setting.power,
                     calibrator=setting.calibrator,
-                    refined=choice.refined,
+                    weights_refined=policy.refined,
                 )
             else:
                 tensors[name] = _weight_qparams(np.asarray(values), op.format.channel_axis if finer else None, setting)
-    apply_output_bits(tensors, parts, stats, choice, target)
+    apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
         notes += [
             f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
             "measured with it"
-            for name, bits in choice.out_bits.items()
+            for name, bits in policy.out_bits.items()
             if bits == "float"
         ]
-    notes += _format_widened_weights(choice, target)
-    if choice.mode == "q-value":
-        _apply_coarser_inputs(tensors, parts, shared, target, choice)
+    notes += _format_widened_weights(policy, target)
+    if policy.mode == "q-value":
+        _apply_coarser_inputs(tensors, partition, shared_groups, target, policy)
     plan = Plan(
-        platform=target.name, executor=target.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats)
+        platform=target.name, executor=target.executor, mode=policy.mode, tensors=tensors, floats=dict(partition.floats)
     )
-    plan, moves = legalize(plan, parts, shared, target)
-    if choice.asymmetric:
-        notes.append(_format_zero_point_note(parts, plan, target))
+    plan, moves = legalize(plan, partition, shared_groups, target)
+    if policy.asymmetric:
+        notes.append(_format_zero_point_note(partition, plan, target))
     return plan, notes + moves
 
 
-def _format_widened_weights(choice: ScalePolicy, target: Target) -> list[str]:
+def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
     """Return a note for each reason why weights have more bits than they were told."""
     layers: dict[str, list[str]] = {}
-    for node, why in choice.wide.values():
+    for node, why in policy.wide.values():
         layers.setdefault(why, []).append(node)
     return [
         f"weights of {', '.join(dict.fromkeys(names))} stay at {min(target.bits)} bits: {why}"
@@ -92,31 +92,34 @@ def _format_widened_weights(choice: ScalePolicy, target: Target) -> list[str]:
     ]
 
 
-def _format_zero_point_note(parts: Partition, plan: Plan, target: Target) -> str:
+def _format_zero_point_note(partition: Partition, plan: Plan, target: Target) -> str:
     """Return a note on the activations that have no zero point."""
-    parameters = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
-    why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(target).values()})
+    parameters = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
+    why = sorted({reason.partition(" ")[0] for reason in partition.symmetric(target).values()})
     moved = sum(q.shifted for q in parameters)
     text = f"{moved} of {len(parameters)} activations have a zero point other than 0"
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
 def calibrate_activations(
-    parts: Partition,
-    shared: Sequence[SharedScaleGroup],
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
     stats: Stats,
     target: Target,
-    choice: ScalePolicy,
+    policy: ScalePolicy,
     notes: list[str],
 ) -> dict[str, Affine]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, Affine] = {}
-    pinned = find_saturated_clip_bounds(parts, target)
-    for group in (*(g for g in shared if not g.function_output), *reversed([g for g in shared if g.function_output])):
-        if group.tensors[0] in choice.held:
-            tensors.update({name: choice.held[name] for name in group.tensors})
+    pinned = find_saturated_clip_bounds(partition, target)
+    for group in (
+        *(g for g in shared_groups if not g.function_output),
+        *reversed([g for g in shared_groups if g.function_output]),
+    ):
+        if group.tensors[0] in policy.held:
+            tensors.update({name: policy.held[name] for name in group.tensors})
             continue
-        setting = choice.of(group.tensors, choice.bits)
+        setting = policy.of(group.tensors, policy.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
         through = _consumer_of(group, tensors.get(group.function_output))
         window = _affine_qparams_for_group(group, stats, setting, through)
@@ -137,14 +140,14 @@ def _consumer_of(group: SharedScaleGroup, written: Affine | None) -> ConsumerFun
 
 
 def _affine_qparams_for_group(
-    group: SharedScaleGroup, stats: Stats, setting: TensorScalePolicy, through: ConsumerFunction | None
+    group: SharedScaleGroup, stats: Stats, setting: TensorScalePolicy, consumer: ConsumerFunction | None
 ) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
     observed = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
     if not free or observed is None or observed.squares == 0:
         return None
-    scale, zero = setting.window(observed, through)
+    scale, zero = setting.window(observed, consumer)
     return Affine(scale, setting.bits, zero_point=zero)
 
 
@@ -165,32 +168,32 @@ def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePo
 
 def _apply_coarser_inputs(
     tensors: dict[str, Affine],
-    parts: Partition,
-    shared: Sequence[SharedScaleGroup],
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
     target: Target,
-    choice: ScalePolicy,
+    policy: ScalePolicy,
 ) -> None:
     """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
-    owner = {name: group.tensors for group in shared for name in group.tensors}
-    for node, op in parts.nodes:
+    owner = {name: group.tensors for group in shared_groups for name in group.tensors}
+    for node, op in partition.nodes:
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
         for name in op.scaling.coarser_inputs(node, target, lambda name: tensors[name].scale):
             to, group = tensors[ir.output_name(node)], owner[name]
-            set_by_user = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
+            set_by_user = any(n in policy.held or "scale" in policy.own.get(n, {}) for n in group)
             if not set_by_user and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
 
 def _symmetric_scale_for_group(
     group: SharedScaleGroup,
-    top: float | None,
+    clip_bound: float | None,
     stats: Stats,
     setting: TensorScalePolicy,
-    through: ConsumerFunction | None,
+    consumer: ConsumerFunction | None,
     notes: list[str],
 ) -> float:
-    """Return the scale of a class; `top` is where an operator cuts its values off, if one does.
+    """Return the scale of a class; `clip_bound` is where an operator cuts its values off, if one does.
 
     Then that is the largest integer, unless larger values count as well.
     """
@@ -198,12 +201,12 @@ def _symmetric_scale_for_group(
         return setting.scale
     top_integer = (1 << (setting.bits - 1)) - 1
     observed = group.stats(stats)
-    if top is not None and (observed is None or observed.high <= top * (1 + _CLIP_BOUND_TOLERANCE)):
-        return floor_power_of_two(top_integer / top, imported=True)
+    if clip_bound is not None and (observed is None or observed.high <= clip_bound * (1 + _CLIP_BOUND_TOLERANCE)):
+        return floor_power_of_two(top_integer / clip_bound, imported=True)
     if observed is None or observed.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
-    scale = setting.best(observed, through)
+    scale = setting.best(observed, consumer)
     if (
         setting.power and group.output_bound is not None
     ):  # the bound itself saturates by one count: less than a bit costs

@@ -56,17 +56,17 @@ class SharedScaleGroup:
         return merged
 
 
-def group_shared_scales(parts: Partition, target: Target) -> tuple[SharedScaleGroup, ...]:
-    """Group the integer activations of `parts` by shared scale."""
+def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedScaleGroup, ...]:
+    """Group the integer activations of `partition` by shared scale."""
     sets = DisjointSets()
     mute: set[str] = set()
     bounded: dict[str, float] = {}
     below: dict[str, float] = {}
     reached: dict[str, float] = {}
-    activations = parts.activations
+    activations = partition.activations
     for name in activations:
         sets.find(name)
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         for pair in op.scaling.shared_scales(node, target):
             sets.join(pair.first, pair.second)
             if pair.statistics_of is not None:
@@ -82,10 +82,10 @@ def group_shared_scales(parts: Partition, target: Target) -> tuple[SharedScaleGr
     for name in activations:
         members.setdefault(sets.find(name), []).append(name)
     classes = []
-    values = {str(value.name): value for value in ir.iter_values(parts.graph)}
-    inside = {id(node): op for node, op in parts.nodes}
-    symmetric = parts.symmetric(target)
-    shares = find_softmax_inputs(parts)
+    values = {str(value.name): value for value in ir.iter_values(partition.graph)}
+    inside = {id(node): op for node, op in partition.nodes}
+    symmetric = partition.symmetric(target)
+    shares = find_softmax_inputs(partition)
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
@@ -94,7 +94,7 @@ def group_shared_scales(parts: Partition, target: Target) -> tuple[SharedScaleGr
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in statistics_of) if all(n in reached for n in statistics_of) else None
         free = room is None and not symmetric.keys() & set(names)
-        curve, into = _sole_reader_function(names, values, inside, parts.graph, target)
+        curve, into = _sole_reader_function(names, values, inside, partition.graph, target)
         classes.append(
             SharedScaleGroup(
                 tensors=tuple(names),
@@ -110,20 +110,20 @@ def group_shared_scales(parts: Partition, target: Target) -> tuple[SharedScaleGr
     return tuple(classes)
 
 
-def find_softmax_inputs(parts: Partition) -> dict[str, int]:
+def find_softmax_inputs(partition: Partition) -> dict[str, int]:
     """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
 
     What lies far below the largest value of a row has no share of it, so it needs no room in a scale; nor does more
     than a lead over the others that leaves them no share.
     """
-    values = {str(value.name): value for value in ir.iter_values(parts.graph)}
-    inside = {id(node): op for node, op in parts.nodes}
+    values = {str(value.name): value for value in ir.iter_values(partition.graph)}
+    inside = {id(node): op for node, op in partition.nodes}
     axes: dict[str, int] = {}
-    for node in parts.graph.graph:
+    for node in partition.graph.graph:
         if node.op_type != "Softmax" or node.domain or id(node) in inside:
             continue
         name, names = ir.input_name(node), _trace_data_movement(ir.input_name(node), values, inside)
-        readers = _float_readers(names, values, inside) if name in parts.activations else None
+        readers = _float_readers(names, values, inside) if name in partition.activations else None
         if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
             axes[name] = int(ir.get_attr(node, "axis", -1))
     return axes
@@ -190,10 +190,10 @@ def _sole_reader_function(
     return inside[key].scaling.function(model, node, target), written
 
 
-def find_saturated_clip_bounds(parts: Partition, target: Target) -> dict[str, float]:
+def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     bounds_held: dict[str, float] = {}
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         if op.format is CLIP and not target.runs(CLIP.name):
             limits = get_clip_bounds(node)
             assert limits is not None

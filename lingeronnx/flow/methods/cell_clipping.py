@@ -19,20 +19,20 @@ __all__ = ["format_cell_clipping", "simulate_retained_cells"]
 
 
 def format_cell_clipping(
-    parts: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
+    partition: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
-    """Return a note for every integer LSTM of `parts` whose cells `target` cuts on the samples `feed`.
+    """Return a note for every integer LSTM of `partition` whose cells `target` cuts on the samples `feed`.
 
     wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
     """
     limit = LSTM.cell_limit(target)
     layers = [
-        node for node, op in parts.nodes if op is LSTM and (target.bytes_only or ir.output_name(node) not in wide)
+        node for node, op in partition.nodes if op is LSTM and (target.bytes_only or ir.output_name(node) not in wide)
     ]
     if limit is None or not layers:
         return []
     inputs = {ir.input_name(n, i) for n in layers for i in (0, *optional_input_indices(n).values())}
-    tensors = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
+    tensors = {name: array for name, array, _ in FloatRunner(partition.graph, inputs).run(feed)}
     notes = []
     remedy = "" if target.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:

@@ -40,23 +40,23 @@ _Feeds = Sequence[Mapping[str, np.ndarray]]
 
 
 def find_costly_clipping(
-    parts: Partition,
+    partition: Partition,
     plan: Plan,
-    shared: Sequence[SharedScaleGroup],
+    shared_groups: Sequence[SharedScaleGroup],
     stats: Stats,
-    choice: ScalePolicy,
+    policy: ScalePolicy,
     pieces: _Feeds,
-    given: Callable[[], _Feeds],
+    float_outputs: Callable[[], _Feeds],
 ) -> dict[str, float]:
     """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
 
-    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. given : returns
-    the outputs of the user's model for each, which are those of `parts`; called where they are needed.
+    stats : of the activations of `partition`, whose scales `policy` made. pieces : calibration samples. given : returns
+    the outputs of the user's model for each, which are those of `partition`; called where they are needed.
     """
-    cut = list(_iter_clipped_tensors(parts, plan, shared, stats, choice))
+    cut = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
     if not cut:
         return {}
-    noise = _OutputNoise(parts.graph, plan, pieces, given())
+    noise = _OutputNoise(partition.graph, plan, pieces, float_outputs())
     if not noise.is_about_rare:
         return {}
     whole = noise(plan.tensors)
@@ -78,27 +78,27 @@ def find_costly_clipping(
 
 
 def _iter_clipped_tensors(
-    parts: Partition, plan: Plan, shared: Sequence[SharedScaleGroup], stats: Stats, choice: ScalePolicy
+    partition: Partition, plan: Plan, shared_groups: Sequence[SharedScaleGroup], stats: Stats, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
-    for shared_scale in shared:
+    for shared_scale in shared_groups:
         observed = shared_scale.stats(stats)
         if observed is not None and shared_scale.room_below is None:
-            yield from _relax_clipping(shared_scale.tensors, observed, plan, choice)
-    for node, op in parts.nodes:
+            yield from _relax_clipping(shared_scale.tensors, observed, plan, policy)
+    for node, op in partition.nodes:
         for index in op.parameters(node):
             values = get_weight_values(node, index)
             if values is not None and values.size:
                 yield from _relax_clipping(
-                    [ir.input_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice
+                    [ir.input_name(node, index)], TensorStats.of(np.asarray(values)), plan, policy
                 )
 
 
 def _relax_clipping(
-    names: Sequence[str], stats: TensorStats, plan: Plan, choice: ScalePolicy
+    names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
     parameters = [plan.tensors.get(name) for name in names]
-    setting = choice.of(names, choice.bits)
+    setting = policy.of(names, policy.bits)
     q = parameters[0]
     if q is None or None in parameters or not q.single or q.zero_point:
         return  # a window with a zero point stays as calibration chose it
@@ -109,9 +109,9 @@ def _relax_clipping(
         yield {name: tensor.changed(scale) for name, tensor in zip(names, parameters, strict=True) if tensor}
 
 
-def _as_near_float(q: Affine) -> Affine:
+def _as_near_float(qparams: Affine) -> Affine:
     """Return the same range in finer steps."""
-    return q.changed(q.scale * 2.0**_EXTRA_BITS, q.bits + _EXTRA_BITS)
+    return qparams.changed(qparams.scale * 2.0**_EXTRA_BITS, qparams.bits + _EXTRA_BITS)
 
 
 class _OutputNoise:

@@ -60,37 +60,37 @@ class _ChannelGroup:
 
 
 def equalize_channels(
-    parts: Partition,
+    partition: Partition,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    choice: ScalePolicy = _DEFAULT_POLICY,
+    policy: ScalePolicy = _DEFAULT_POLICY,
     runner: FloatRunner | None = None,
-    known: dict[str, ChannelStats] | None = None,
+    known_stats: dict[str, ChannelStats] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
+    """Equalize the float graph of `partition` in place and return the factors {tensor: float64 [channels]}.
 
     feeds : some tens of calibration samples, in pieces that are run one after the other. choice : how wide activations
     and weights are. runner : of the graph's tensors as they are now, where there is one already. known : what was seen
     of these on the same feeds; what it lacks is added.
     """
-    groups = _find_channel_groups(parts)
+    groups = _find_channel_groups(partition)
     if not groups:
         return {}
-    names, known = set(parts.activations), {} if known is None else known
-    if missing := names - known.keys():
-        known.update(
-            _collect_channel_stats(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing)
+    names, known_stats = set(partition.activations), {} if known_stats is None else known_stats
+    if missing := names - known_stats.keys():
+        known_stats.update(
+            _collect_channel_stats(FloatRunner(partition.graph, missing) if runner is None else runner, feeds, missing)
         )
-    channel_spans = {name: spans for name, spans in known.items() if name in names}
+    channel_spans = {name: spans for name, spans in known_stats.items() if name in names}
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _choose_factors(group, channel_spans, choice)
+            factor = _choose_factors(group, channel_spans, policy)
             if factor is None:
                 continue
             moved = True
             step = dict.fromkeys(group.tensors, factor)
-            apply_factors(parts, step)
+            apply_factors(partition, step)
             total = multiply_factors(total, step)
             for name in group.tensors:
                 if name in channel_spans:
@@ -121,11 +121,11 @@ def _collect_channel_stats(
     return spans
 
 
-def _find_channel_groups(parts: Partition) -> list[_ChannelGroup]:
+def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
     """Return the free groups of tensors whose channels correspond one to one."""
     union = FactorSets()
-    pin_boundary_tensors(union, parts)
-    for node, op in parts.nodes:
+    pin_boundary_tensors(union, partition)
+    for node, op in partition.nodes:
         sources = [ir.input_name(node, i) for i in op.data(node)]
         result = ir.output_name(node)
         through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _is_flatten_of_1x1(node)
@@ -146,7 +146,7 @@ def _find_channel_groups(parts: Partition) -> list[_ChannelGroup]:
     groups = []
     for tensors in union.members().values():
         inside = set(tensors)
-        layers = [node for node, op in parts.nodes if op.scaling.factor == "absorbed"]
+        layers = [node for node, op in partition.nodes if op.scaling.factor == "absorbed"]
         writers = tuple(n for n in layers if ir.output_name(n) in inside)
         readers = tuple(n for n in layers if ir.input_name(n) in inside)
         if union.free(tensors) and writers and readers:
@@ -164,10 +164,10 @@ def _is_flatten_of_1x1(node: ir.Node) -> bool:
 class _PredictedNoise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelStats], choice: ScalePolicy) -> None:
-        self.levels_x = _max_integer(choice.width(*group.tensors))
+    def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelStats], policy: ScalePolicy) -> None:
+        self.levels_x = _max_integer(policy.width(*group.tensors))
         self.levels_1, self.levels_2 = (
-            [_max_integer(choice.weight_width(ir.input_name(node, 1))) for node in nodes]
+            [_max_integer(policy.weight_width(ir.input_name(node, 1))) for node in nodes]
             for nodes in (group.writers, group.readers)
         )
         self.rows = [_weight_array(node) for node in group.writers]
@@ -206,7 +206,7 @@ def _max_integer(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _choose_factors(group: _ChannelGroup, spans: Mapping[str, ChannelStats], choice: ScalePolicy) -> np.ndarray | None:
+def _choose_factors(group: _ChannelGroup, spans: Mapping[str, ChannelStats], policy: ScalePolicy) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.input_name(n), ir.output_name(n))]
@@ -216,7 +216,7 @@ def _choose_factors(group: _ChannelGroup, spans: Mapping[str, ChannelStats], cho
     channels |= {len(_weight_array(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = _PredictedNoise(group, spans, choice)
+    noise = _PredictedNoise(group, spans, policy)
     alive = noise.alive()
     if not alive.any():
         return None

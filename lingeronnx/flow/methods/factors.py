@@ -27,10 +27,10 @@ def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
-def apply_factors(parts: Partition, factors: Factors) -> None:
+def apply_factors(partition: Partition, factors: Factors) -> None:
     """Rewrite weights, biases and bounds of the graph in place so that every tensor is multiplied by its factor."""
-    model = parts.graph
-    for node, op in parts.nodes:
+    model = partition.graph
+    for node, op in partition.nodes:
         f_in = factors.get(ir.input_name(node), _ONE)
         f_out = factors.get(ir.output_name(node), _ONE)
         if op.scaling.factor == "absorbed":

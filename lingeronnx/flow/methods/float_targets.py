@@ -49,19 +49,22 @@ class _RepresentableMask:
     def of(
         cls,
         values: np.ndarray,
-        q: Affine | None,
+        qparams: Affine | None,
         floor: float | np.ndarray,
         means: bool = False,
         slopes: np.ndarray | None = None,
     ) -> _RepresentableMask:
-        """Return those of `values` [positions, channels] that a tensor held as `q` can hold, and above `floor`.
+        """Return those of `values` [positions, channels] that a tensor held as `qparams` can hold, and above `floor`.
 
-        q : None where the layer writes floats, which hold everything. means : those below `floor` as well, as `floor`.
-        slopes : of a LeakyRelu behind, [1] or [channels].
+        qparams : None where the layer writes floats, which hold everything. means : those below `floor` as well, as
+        `floor`. slopes : of a LeakyRelu behind, [1] or [channels].
         """
         low, high = -math.inf, math.inf
-        if q is not None:
-            low, high = (q.low - q.zero_point) / q.scale, (q.high - q.zero_point) / q.scale
+        if qparams is not None:
+            low, high = (
+                (qparams.low - qparams.zero_point) / qparams.scale,
+                (qparams.high - qparams.zero_point) / qparams.scale,
+            )
         values = np.maximum(values, floor) if means else values
         inside = (values > (low if means else np.maximum(low, floor))) & (values < high)
         behind = values if slopes is None else np.where(values < 0, slopes.astype(values.dtype) * values, values)
@@ -108,9 +111,9 @@ class LayerTarget:
         """Return the floor at some of the positions, [places, channels]."""
         return np.broadcast_to(self.floor, self.values.shape)[places]
 
-    def behind(self, node: ir.Node, other: LayerTarget, array: np.ndarray, q: Affine) -> LayerTarget:
+    def behind(self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine) -> LayerTarget:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
-        real = (self.of(array).astype(np.float32) - np.float32(q.zero_point)) / np.float32(q.scale)
+        real = (self.of(array).astype(np.float32) - np.float32(qparams.zero_point)) / np.float32(qparams.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
         floor = -real if _relu_threshold(reader) == 0 else -math.inf
         values = self.values + other.values - real
@@ -159,9 +162,9 @@ def collect_layer_targets(
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]],
     budget: int,
-    looked_at: Collection[str],
-    alike: bool,
-    means: Collection[str] = (),
+    keep_values_for: Collection[str],
+    share_positions: bool,
+    match_means_for: Collection[str] = (),
 ) -> dict[str, LayerTarget]:
     """Run `pieces` and compare every layer at as many positions as their values fit an eighth of the budget.
 
@@ -180,15 +183,17 @@ def collect_layer_targets(
         for name, array, _ in runner.run(feed, layers):
             layer = by_layer.setdefault(name, _PartialTarget((0, *array.shape[1:])))
             before, there = (math.prod(shape) // array.shape[axes[name]] for shape in (layer.shape, array.shape))
-            rng = np.random.default_rng((number, there)) if alike else rng
+            rng = np.random.default_rng((number, there)) if share_positions else rng
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
             values = _gather_positions(array, axes[name], index)
             layer.shape = (layer.shape[0] + array.shape[0], *array.shape[1:])
             layer.places.append(index + before)
             layer.inside.append(
-                _RepresentableMask.of(values, plan.tensors.get(name), floors[name], name in means, steep[name])
+                _RepresentableMask.of(
+                    values, plan.tensors.get(name), floors[name], name in match_means_for, steep[name]
+                )
             )
-            layer.values.append(values if name in looked_at else values[:0].copy())
+            layer.values.append(values if name in keep_values_for else values[:0].copy())
         trim_memory()
     return {
         name: LayerTarget(
@@ -199,7 +204,7 @@ def collect_layer_targets(
             inside=_RepresentableMask.joined(layer.inside),
             values=np.concatenate(layer.values),
             floor=floors[name],
-            means=name in means,
+            means=name in match_means_for,
             slopes=steep[name],
         )
         for name, layer in by_layer.items()

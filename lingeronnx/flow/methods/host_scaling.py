@@ -26,7 +26,7 @@ __all__ = ["insert_boundary_muls", "insert_host_scaling", "set_host_factors"]
 
 
 def insert_host_scaling(
-    parts: Partition, shared: Sequence[SharedScaleGroup], stats: Stats, target: Target, choice: ScalePolicy
+    partition: Partition, shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes (by 1, for now) at the borders of what `target` cannot hold.
 
@@ -34,12 +34,12 @@ def insert_host_scaling(
     """
     if not target.power_of_two:
         return {}, {}
-    return insert_boundary_muls(parts, _out_of_range(shared, stats, target, choice))
+    return insert_boundary_muls(partition, _out_of_range(shared_groups, stats, target, policy))
 
 
-def insert_boundary_muls(parts: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+def insert_boundary_muls(partition: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes at the borders of the tensors `names`; return the same as `insert_host_scaling`."""
-    model, inside = parts.graph, parts.inside
+    model, inside = partition.graph, partition.inside
     added: dict[str, str] = {}
     alike: dict[str, str] = {}
     for value in list(ir.iter_values(model)):
@@ -59,13 +59,15 @@ def insert_boundary_muls(parts: Partition, names: Collection[str]) -> tuple[dict
     return added, alike
 
 
-def _out_of_range(shared: Sequence[SharedScaleGroup], stats: Stats, target: Target, choice: ScalePolicy) -> set[str]:
+def _out_of_range(
+    shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
+) -> set[str]:
     """Return the tensors of the shared scales that need an exponent the row does not hold."""
     names: set[str] = set()
-    for group in shared:
+    for group in shared_groups:
         observed = group.stats(stats)
         if observed is not None and observed.squares > 0:
-            scale = choose_symmetric_scale(observed, choice.width(*group.tensors), power=True, calibrator="mse")
+            scale = choose_symmetric_scale(observed, policy.width(*group.tensors), power_of_two=True, calibrator="mse")
             if not target.exponents[0] <= math.log2(scale) <= target.exponents[1]:
                 names.update(group.tensors)
     return names

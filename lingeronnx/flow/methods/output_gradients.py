@@ -88,13 +88,14 @@ def _gram(array: np.ndarray) -> np.ndarray:
 
 
 def compute_output_moments(
-    model: ir.Model, layers: Mapping[str, ir.Node], wanted: Sequence[str], pieces: Iterable[_Arrays]
+    model: ir.Model, layers: Mapping[str, ir.Node], measured_tensors: Sequence[str], pieces: Iterable[_Arrays]
 ) -> dict[str, OutputMoments]:
     """Return the moments of `layers`, by their outputs, without those whose gradients are not known.
 
-    wanted : the tensors whose errors count, each against its own power. pieces : samples, on axis 0 of every tensor.
+    measured_tensors : the tensors whose errors count, each against its own power. pieces : samples, on axis 0 of every
+    tensor.
     """
-    behind = _differentiable_tensors(model, wanted)
+    behind = _differentiable_tensors(model, measured_tensors)
     known = {name: node for name, node in layers.items() if name in behind and _fan_in(node) <= MAX_FAN_IN}
     if not known:
         return {}
@@ -102,12 +103,12 @@ def compute_output_moments(
         node for node in reversed(list(model.graph)) if str(node.outputs[0].name) in behind and _backward_kind(node)
     ]
     runner, feeds = (
-        FloatRunner(model, {*behind, *wanted, *(name for node in steps for name in _data_input_names(node))}),
+        FloatRunner(model, {*behind, *measured_tensors, *(name for node in steps for name in _data_input_names(node))}),
         [*pieces],
     )
-    if not runner.batch_first({*behind, *wanted}):
+    if not runner.batch_first({*behind, *measured_tensors}):
         return {}
-    means, power = _input_means_and_powers(runner, known, wanted, feeds)
+    means, power = _input_means_and_powers(runner, known, measured_tensors, feeds)
     rng, moments = np.random.default_rng(0), dict[str, OutputMoments]()
     for feed in feeds:
         tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
@@ -115,7 +116,7 @@ def compute_output_moments(
         for _ in range(_PROJECTIONS_PER_SAMPLE):
             gradients = {
                 name: rng.standard_normal(tensors[name].shape).astype(np.float32) / np.float32(math.sqrt(power[name]))
-                for name in wanted
+                for name in measured_tensors
                 if power[name]
             }
             for node in steps:

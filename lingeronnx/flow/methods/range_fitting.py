@@ -57,43 +57,44 @@ class _WeightEdge:
 
 
 def fit_range_factors(
-    parts: Partition,
-    shared: Sequence[SharedScaleGroup],
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
     stats: Stats,
     target: Target,
     *,
-    choice: ScalePolicy,
-    search: bool,
+    policy: ScalePolicy,
+    optimize: bool,
     by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
-    choice : how wide tensors and weights are. search : optimise the free groups; False sets only the factors that Clip
+    policy : how wide tensors and weights are. search : optimise the free groups; False sets only the factors that Clip
     needs. by_channel : weights have a scale
     for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
-    groups = [_RangeGroup(group, []) for group in group_tensors_by_factor(parts, target, choice.bits)[0]]
+    groups = [_RangeGroup(group, []) for group in group_tensors_by_factor(partition, target, policy.bits)[0]]
     index = {name: i for i, group in enumerate(groups) for name in group.of.tensors}
-    for shared_scale in shared:
+    for shared_scale in shared_groups:
         groups[index[shared_scale.tensors[0]]].classes.append(shared_scale)
     factors = [group.of.fixed or 1.0 for group in groups]
-    if search:
-        _minimize_noise(groups, [] if by_channel else _weight_edges(parts, index, choice), factors, stats, choice)
+    if optimize:
+        _minimize_noise(groups, [] if by_channel else _weight_edges(partition, index, policy), factors, stats, policy)
     if target.power_of_two:
-        _clamp_exponents(target.exponents, groups, factors, stats, choice)
+        _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 
 def _clamp_exponents(
-    exponents: tuple[int, int], groups: list[_RangeGroup], factors: list[float], stats: Stats, choice: ScalePolicy
+    exponents: tuple[int, int], groups: list[_RangeGroup], factors: list[float], stats: Stats, policy: ScalePolicy
 ) -> None:
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
-        observed = _group_stats(group, stats, choice)
+        observed = _group_stats(group, stats, policy)
         if group.of.pinned or not observed:
             continue
         scales = [
-            choose_symmetric_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in observed
+            choose_symmetric_scale(s.scaled(factors[i]), bits, power_of_two=True, calibrator="mse")
+            for s, bits in observed
         ]
         least, most = (round(math.log2(pick(scales))) for pick in (min, max))
         if least < exponents[0]:
@@ -102,27 +103,27 @@ def _clamp_exponents(
             factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
-def _group_stats(group: _RangeGroup, stats: Stats, choice: ScalePolicy) -> list[tuple[TensorStats, int]]:
+def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[tuple[TensorStats, int]]:
     """Return the statistics of each shared scale of a group, and their bits."""
-    candidates = [(shared_scale.stats(stats), choice.width(*shared_scale.tensors)) for shared_scale in group.classes]
+    candidates = [(shared_scale.stats(stats), policy.width(*shared_scale.tensors)) for shared_scale in group.classes]
     return [(observed, bits) for observed, bits in candidates if observed is not None and observed.squares > 0]
 
 
-def _weight_edges(parts: Partition, index: Mapping[str, int], choice: ScalePolicy) -> list[_WeightEdge]:
+def _weight_edges(partition: Partition, index: Mapping[str, int], policy: ScalePolicy) -> list[_WeightEdge]:
     layers = []
-    for node, op in parts.nodes:
+    for node, op in partition.nodes:
         for parameter in op.parameters(node):
             values = get_weight_values(node, parameter)
             assert values is not None
             source, result = ir.input_name(node, op.data(node)[0]), ir.output_name(node)
-            bits = choice.weight_width(ir.input_name(node, parameter))
+            bits = policy.weight_width(ir.input_name(node, parameter))
             if np.any(values):
                 layers.append(_WeightEdge(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
     return layers
 
 
 def _minimize_noise(
-    groups: list[_RangeGroup], layers: list[_WeightEdge], factors: list[float], stats: Stats, choice: ScalePolicy
+    groups: list[_RangeGroup], layers: list[_WeightEdge], factors: list[float], stats: Stats, policy: ScalePolicy
 ) -> None:
     """Coordinate descent on `factors` (in place)."""
     weight_noise: dict[tuple[int, float], float] = {}
@@ -141,7 +142,7 @@ def _minimize_noise(
 
     @cache
     def stats_of(number: int) -> list[tuple[TensorStats, int]]:
-        return _group_stats(groups[number], stats, choice)
+        return _group_stats(groups[number], stats, policy)
 
     candidates = [2.0 ** (step / _STEPS_PER_OCTAVE) for step in range(_STEPS_PER_OCTAVE)]
     for _ in range(_SWEEPS):
@@ -164,5 +165,5 @@ def _minimize_noise(
 
 def _relative_noise(stats: TensorStats, bits: int) -> float:
     """Return the relative quantization noise of a tensor at its best power-of-two scale."""
-    scale = choose_symmetric_scale(stats, bits, power=True, calibrator="mse")
+    scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
     return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power

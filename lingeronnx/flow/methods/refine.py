@@ -75,23 +75,23 @@ class RefinementOptions:
         """Return all but `block` and `outputs`, which look beyond the layer, and `means`."""
         return cls(True, True, True)
 
-    def on(self, q: Affine) -> RefinementOptions:
-        """Return what is done for a weight held as `q`: with few bits, `all` as well."""
-        if q.bits <= _LOW_BITS:
+    def on(self, qparams: Affine) -> RefinementOptions:
+        """Return what is done for a weight held as `qparams`: with few bits, `all` as well."""
+        if qparams.bits <= _LOW_BITS:
             block = self.block and not self.outputs  # what is behind the next layer counts there, too
             return replace(self.all(), means=self.means, block=block, outputs=self.outputs)
         return replace(self, outputs=False)
 
-    def alike(self, other: RefinementOptions, parts: Partition, plan: Plan) -> bool:
-        """Whether `other` does the same to every layer of `parts`.
+    def alike(self, other: RefinementOptions, partition: Partition, plan: Plan) -> bool:
+        """Whether `other` does the same to every layer of `partition`.
 
         So it is where all weights have few bits, or where `behind` finds no sum.
         """
-        layers = find_refinable_layers(parts)
-        sums = _find_residual_sums(parts, layers)
+        layers = find_refinable_layers(partition)
+        sums = _find_residual_sums(partition, layers)
 
-        def effective_options(methods: RefinementOptions, name: str) -> RefinementOptions:
-            own = methods.on(plan.tensors[ir.input_name(layers[name], 1)])
+        def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
+            own = options.on(plan.tensors[ir.input_name(layers[name], 1)])
             return replace(own, behind=own.behind and name in sums)
 
         return all(effective_options(self, name) == effective_options(other, name) for name in layers)
@@ -104,30 +104,32 @@ def walk_bytes_per_sample(model: ir.Model) -> int:
     return 8 * inputs + _LIVE_TENSORS * max(sizes, default=0)
 
 
-def find_refinable_layers(parts: Partition) -> dict[str, ir.Node]:
+def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
     """Return the layers that `refine_layers` works on, by their outputs."""
-    return {ir.output_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
+    return {ir.output_name(node): node for node, _ in partition.nodes if node.op_type in ("Conv", "Linear")}
 
 
-def required_float_tensors(parts: Partition) -> set[str]:
+def required_float_tensors(partition: Partition) -> set[str]:
     """Return the tensors whose float values `refine_layers` may ask for."""
-    layers = find_refinable_layers(parts)
-    return {*layers, *_find_residual_sums(parts, layers).values()}
+    layers = find_refinable_layers(partition)
+    return {*layers, *_find_residual_sums(partition, layers).values()}
 
 
-def find_compensated_sums(parts: Partition, plan: Plan, methods: RefinementOptions) -> dict[str, str]:
+def find_compensated_sums(partition: Partition, plan: Plan, options: RefinementOptions) -> dict[str, str]:
     """Return {output of a layer: what it is added to} where the layer makes up for the other side of the sum."""
-    layers = find_refinable_layers(parts)
+    layers = find_refinable_layers(partition)
     weights = {name: plan.tensors[ir.input_name(node, 1)] for name, node in layers.items()}
     return {
-        name: other for name, other in _find_residual_sums(parts, layers).items() if methods.on(weights[name]).behind
+        name: other
+        for name, other in _find_residual_sums(partition, layers).items()
+        if options.on(weights[name]).behind
     }
 
 
-def _find_residual_sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
+def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
     """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
     summands = {}
-    inside = set(parts.activations)
+    inside = set(partition.activations)
     for name, node in layers.items():
         reader = ir.sole_consumer(node.outputs[0])
         if reader is None or reader.op_type != "Add" or name not in inside:
@@ -139,19 +141,19 @@ def _find_residual_sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict
 
 
 def refine_layers(
-    parts: Partition,
+    partition: Partition,
     plan: Plan,
     target: Target,
     feed: Mapping[str, np.ndarray],
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
-    methods: RefinementOptions = RefinementOptions(),
+    options: RefinementOptions = RefinementOptions(),
     progress: Progress | None = None,
-    known: Collection[str] = (),
-    wanted: Sequence[str] = (),
+    refined_layers: Collection[str] = (),
+    measured_tensors: Sequence[str] = (),
 ) -> None:
-    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `target`.
+    """Refine weights and biases of the float graph of `partition` in place, for `plan` on `target`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
@@ -159,17 +161,21 @@ def refine_layers(
     layer. known : layers that are refined already. wanted : the tensors whose errors count for
     `RefinementOptions.outputs`.
     """
-    model = parts.graph
-    layers = {name: node for name, node in find_refinable_layers(parts).items() if name not in known}
-    how = {name: methods.on(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
-    sums = {name: other for name, other in find_compensated_sums(parts, plan, methods).items() if name in layers}
+    model = partition.graph
+    layers = {name: node for name, node in find_refinable_layers(partition).items() if name not in refined_layers}
+    how = {name: options.on(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
+    sums = {name: other for name, other in find_compensated_sums(partition, plan, options).items() if name in layers}
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
     means = {name for name, methods in how.items() if methods.means}
-    behind = compute_output_moments(model, {n: node for n, node in layers.items() if how[n].outputs}, wanted, feeds)
-    targets_of = collect_layer_targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
-    lowered = lower(parts, plan, target)
+    behind = compute_output_moments(
+        model, {n: node for n, node in layers.items() if how[n].outputs}, measured_tensors, feeds
+    )
+    targets_of = collect_layer_targets(
+        tensors, plan, runner, feeds, budget, looked_at, share_positions=bool(sums), match_means_for=means
+    )
+    lowered = lower(partition, plan, target)
     integer_of = {name: integer for integer, name in lowered.floats.items()}
     refined_names = {name for name, layer in lowered.layers.items() if layer in layers}
     walk = IntegerRunner(lowered.graph, target=target).walk(feed, refined_names)
@@ -226,7 +232,7 @@ def _refine_weight(
     node: ir.Node,
     plan: Plan,
     want: LayerTarget,
-    methods: RefinementOptions,
+    options: RefinementOptions,
     behind: OutputMoments | None,
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
@@ -245,7 +251,7 @@ def _refine_weight(
     step = _group_steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
     read = ReceptiveFields.of(kernel, source, node)
-    if methods.aim:
+    if options.aim:
         places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
         count, rows = len(places), list(read.at(want.index[places]))
         values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
@@ -261,18 +267,18 @@ def _refine_weight(
         places = read.sample()
         count, input_moments = len(places), compute_covariances(read.at(places))
     old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
-    few = q.bits <= _LOW_BITS and methods.descend
+    few = q.bits <= _LOW_BITS and options.descend
     ways = 1 if not few else BEAM_WIDTH if behind is None else _OUTPUT_BEAM_WIDTH
     if behind is not None:
         input_moments = behind.mixed(input_moments)
-    better = round_with_compensation(counts, input_moments, count, q.low, q.high, step, ways=ways)
-    if methods.descend:
+    better = round_with_compensation(counts, input_moments, count, q.low, q.high, step, beam_width=ways)
+    if options.descend:
         better = minimize_by_coordinate_descent(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
     if behind is not None:
         best = minimize_block_error(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
-    elif methods.block:
+    elif options.block:
         best = _refine_by_block_error(best, counts, input_moments, count, node, want, q, step=step)
     result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result
@@ -285,7 +291,7 @@ def _refine_by_block_error(
     samples: int,
     node: ir.Node,
     want: LayerTarget,
-    q: Affine,
+    qparams: Affine,
     step: np.ndarray | None,
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
@@ -293,12 +299,12 @@ def _refine_by_block_error(
     metric = compute_block_metric(node, want.values[places])
     if metric is None:
         return integers
-    return minimize_block_error(integers, counts, input_moments, metric, samples, q.low, q.high, step=step)
+    return minimize_block_error(integers, counts, input_moments, metric, samples, qparams.low, qparams.high, step=step)
 
 
-def _group_steps(q: Affine, weight: np.ndarray) -> np.ndarray:
+def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
     """Return how many counts of its row's products an integer of each of the weights [O, I] stands for."""
-    return q.spread(q.factors[1].astype(np.float64), weight.shape)
+    return qparams.spread(qparams.factors[1].astype(np.float64), weight.shape)
 
 
 # ---- biases ------------------------------------------------------------------------------------------------------

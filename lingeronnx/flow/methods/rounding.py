@@ -53,7 +53,7 @@ def round_with_compensation(
     low: int,
     high: int,
     step: np.ndarray | None = None,
-    ways: int = 1,
+    beam_width: int = 1,
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
 
@@ -79,9 +79,9 @@ def round_with_compensation(
     del h  # of large layers every copy counts
     steps = None if step is None else np.take_along_axis(step[live], order[:, None], axis=2)
     turned = np.take_along_axis(weight[live], order[:, None], axis=2)
-    most = min(_MAX_BEAM_ELEMENTS // turned.size, ways)
+    most = min(_MAX_BEAM_ELEMENTS // turned.size, beam_width)
     if most > 1:
-        rounded = _beam_round(turned, upper, low, high, steps, most=most)
+        rounded = _beam_round(turned, upper, low, high, steps, beam_width=most)
     else:
         rounded = _round_columns(turned, upper, low, high, steps)
     integers = np.empty_like(rounded)
@@ -195,9 +195,9 @@ def _round_columns(weight: np.ndarray, upper: np.ndarray, low: int, high: int, s
 
 
 def _beam_round(
-    weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, most: int
+    weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, beam_width: int
 ) -> np.ndarray:
-    """Round as `_round_columns` does, with up to `most` roundings of each row [G, O], of which the best is returned."""
+    """Round as `_round_columns` does, by beam search: up to `beam_width` roundings of each row [G, O]."""
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     level, share = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
     groups, outputs, size = weight.shape
@@ -217,7 +217,7 @@ def _beam_round(
             costs = [cost + np.square(values - new) * level[:, j, None, None] for new in (first, second)]
             costs[1][second == first] = np.inf  # at an end of the range there is one only
             every = np.concatenate(costs, axis=2)
-            count = min(most, every.shape[2])
+            count = min(beam_width, every.shape[2])
             chosen = np.argpartition(every, count - 1, axis=2)[:, :, :count]
             cost = np.take_along_axis(every, chosen, axis=2)
             new = np.take_along_axis(np.concatenate([first, second], axis=2), chosen, axis=2)

@@ -25,21 +25,21 @@ _FREE_SCALE_STEP = 2.0**0.25  # a step where any scale can be held
 
 
 def search_scales_by_output_error(
-    parts: Partition,
+    partition: Partition,
     plan: Plan,
-    shared: Sequence[SharedScaleGroup],
+    shared_groups: Sequence[SharedScaleGroup],
     target: Target,
     fixed: frozenset[str],
-    better: Callable[[Plan], bool],
+    is_better: Callable[[Plan], bool],
 ) -> Plan:
     """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
 
-    better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose scale
-    is not to be moved.
+    is_better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose
+    scale is not to be moved.
     """
     step = 2.0 if plan.mode == "q-value" else _FREE_SCALE_STEP
     best = plan
-    free = [names for _, names in find_searchable_scales(plan, shared, fixed)]
+    free = [names for _, names in find_searchable_scales(plan, shared_groups, fixed)]
     still: dict[int, Plan] = {}
     for _ in range(_SWEEPS):
         before = best
@@ -47,8 +47,10 @@ def search_scales_by_output_error(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (better_plan := rescale_tensors(best, names, factor, parts, shared, target)) is not None:
-                    if not better(better_plan):
+                while (
+                    better_plan := rescale_tensors(best, names, factor, partition, shared_groups, target)
+                ) is not None:
+                    if not is_better(better_plan):
                         break
                     best = better_plan
             still[number] = best
@@ -58,11 +60,13 @@ def search_scales_by_output_error(
 
 
 def find_searchable_scales(
-    plan: Plan, shared: Sequence[SharedScaleGroup], fixed: frozenset[str]
+    plan: Plan, shared_groups: Sequence[SharedScaleGroup], fixed: frozenset[str]
 ) -> list[tuple[SharedScaleGroup, list[str]]]:
     """Return the shared scales of at most 8 bits without a tensor of `fixed`, each with its tensors in the plan."""
     free = [
-        (group, [n for n in group.tensors if n in plan.tensors]) for group in shared if fixed.isdisjoint(group.tensors)
+        (group, [n for n in group.tensors if n in plan.tensors])
+        for group in shared_groups
+        if fixed.isdisjoint(group.tensors)
     ]
     return [(group, names) for group, names in free if names and all(plan.tensors[n].bits <= 8 for n in names)]
 
@@ -71,14 +75,14 @@ def rescale_tensors(
     plan: Plan,
     names: Sequence[str],
     factor: float,
-    parts: Partition,
-    shared: Sequence[SharedScaleGroup],
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
     target: Target,
 ) -> Plan | None:
     """Return `plan` with `factor` times the scales of `names`; None where the platform does not hold these."""
     wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
     try:
-        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, shared, target)
+        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), partition, shared_groups, target)
     except UnsupportedScaleError:
         return None
     return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

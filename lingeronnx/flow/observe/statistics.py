@@ -152,15 +152,15 @@ class TensorStats:
         index = np.flatnonzero(self.bins)
         return index - HALF_BINS + 0.5, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int, through: ConsumerFunction | None = None) -> float:
+    def error(self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
         """
         centres, counts = self.occupied()
         rounded = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
-        if through is not None:
-            rounded, centres = through.held(rounded), through.curve(centres)
+        if consumer is not None:
+            rounded, centres = consumer.held(rounded), consumer.curve(centres)
         return float(np.dot(counts, (rounded - centres) ** 2)) / self.count
 
 
@@ -221,26 +221,26 @@ def collect_stats(
     names: Collection[str],
     *,
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
-    known: Stats = MappingProxyType({}),
-    soft: Mapping[str, int] = MappingProxyType({}),
+    known_stats: Stats = MappingProxyType({}),
+    softmax_axes: Mapping[str, int] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return the statistics of the tensors `names`.
 
     factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
-    known : statistics of tensors on the same data, which are not counted again.
-    soft : {tensor: axis} where a Softmax along that axis alone reads it: the range counts that it can tell apart.
-    on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
-    infinite, with its name.
+    known_stats : statistics of tensors on the same data, which are not counted again.
+    softmax_axes : {tensor: axis} where a Softmax along that axis alone reads it: the range counts that it can tell
+    apart. on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN
+    or infinite, with its name.
     """
     stats: dict[str, TensorStats] = {}
-    unknown = {name for name in names if name not in known}
+    unknown = {name for name in names if name not in known_stats}
     for feeds, _ in batches if unknown else ():
         for name, array, _scale in runner.run(feeds, unknown):
             if array.size == 0:
                 continue
             even = factors.get(name, _ONE)
-            array = _clip_softmax_logits(array, soft[name]) if name in soft and even is _ONE else array
+            array = _clip_softmax_logits(array, softmax_axes[name]) if name in softmax_axes and even is _ONE else array
             span = _value_range(array, even)
             if not all(map(math.isfinite, span)):
                 raise DataError(
@@ -251,4 +251,4 @@ def collect_stats(
             stats[name] = TensorStats.of(array, span, even) if old is None else old.with_more(array, span, even)
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
-    return {**{name: known[name] for name in names if name in known}, **stats}
+    return {**{name: known_stats[name] for name in names if name in known_stats}, **stats}

@@ -46,19 +46,19 @@ class CalibrationResult:
 
 
 def calibrate_model(
-    prepared: PreparedModel, progress: Progress | None = None, before: CalibrationResult | None = None
+    prepared: PreparedModel, progress: Progress | None = None, previous: CalibrationResult | None = None
 ) -> CalibrationResult:
     """Equalize the channels where effort allows, and run the calibration data once.
 
-    before : what was seen of the same graph on the same data, where less was left to the host; it is taken over for the
-    tensors whose factors are the same now.
+    previous : what was seen of the same graph on the same data, where less was left to the host; it is taken over for
+    the tensors whose factors are the same now.
     """
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
     few = choose_batch_size(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
-    channels = {} if before is None else dict(before.channels)
+    channels = {} if previous is None else dict(previous.channels)
     if conf.effort != "fast":
         feeds = prepared.data.first(choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
@@ -77,13 +77,15 @@ def calibrate_model(
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    known = {} if before is None or runner is not prepared.runner else _reusable_stats(before, even, soft)
+    known = {} if previous is None or runner is not prepared.runner else _reusable_stats(previous, even, soft)
     watched = ConstantInputDetector(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
     batches = watched.of(prepared.data.batches(few))
-    stats = collect_stats(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
+    stats = collect_stats(
+        runner, batches, names, factors=factors_left, known_stats=known, softmax_axes=soft, on_batch=count
+    )
     trim_memory()
-    alike = before is not None and before.parts.floats == parts.floats
-    shared = before.shared if before is not None and alike else group_shared_scales(parts, target)
+    alike = previous is not None and previous.parts.floats == parts.floats
+    shared = previous.shared if previous is not None and alike else group_shared_scales(parts, target)
     return CalibrationResult(
         effort=conf.effort,
         parts=parts,

@@ -76,11 +76,11 @@ def _check_names(plan: Plan, graph: ir.Model) -> None:
             )
 
 
-def _check_complete(plan: Plan, parts: Partition, target: Target) -> None:
+def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
     """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
-    free = parts.wide_outputs(target)
-    weights = [ir.input_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
-    for name in (*parts.activations, *weights):
+    free = partition.wide_outputs(target)
+    weights = [ir.input_name(node, index) for node, op in partition.nodes for index in op.parameters(node)]
+    for name in (*partition.activations, *weights):
         if name not in plan.tensors and name not in free:
             raise ConfigError(
                 f"the plan has no scale for '{name}', which becomes integer; add it, or name its node among the floats"
@@ -120,23 +120,24 @@ def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
             )
 
 
-def _check_groups(name: str, q: Affine, form: Format | None, shape: tuple[int | None, ...] | None) -> None:
+def _check_groups(name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None) -> None:
     """Raise ConfigError for groups of a weight that has none, of another size, or in no ratio of whole numbers."""
-    assert isinstance(q.granularity, PerGroup)
-    size, have = q.granularity.size, list(q.scales.shape)
-    taken = form is not None and form.grouped and shape is not None
+    assert isinstance(qparams.granularity, PerGroup)
+    size, have = qparams.granularity.size, list(qparams.scales.shape)
+    taken = op_format is not None and op_format.grouped and shape is not None
     wanted = [int(shape[0] or 0), -(-int(shape[1] or 0) // size)] if taken and shape is not None else []
-    if not taken or q.bits > 8 or q.axis != 1 or have != wanted:
+    if not taken or qparams.bits > 8 or qparams.axis != 1 or have != wanted:
         why = (
             f"it has {wanted} along axis 1, in 4 or 8 bits"
             if taken
             else "weights of fully connected layers have groups"
         )
         raise ConfigError(
-            f"the plan has {have} scales of groups of {size} along axis {q.axis} in {q.bits} bits for '{name}'; {why}"
+            f"the plan has {have} scales of groups of {size} along axis {qparams.axis} in {qparams.bits} bits for "
+            f"'{name}'; {why}"
         )
     try:
-        _ = q.factors
+        _ = qparams.factors
     except ValueError as error:
         raise ConfigError(f"the plan's groups of '{name}': {error}; quantize again with --save-plan") from error
 

@@ -37,7 +37,7 @@ __all__ = ["plan_imported_model"]
 
 
 def plan_imported_model(
-    prepared: PreparedModel, read: ImportedQuantization, progress: Progress | None = None
+    prepared: PreparedModel, imported: ImportedQuantization, progress: Progress | None = None
 ) -> PlannedModel:
     """Hold tensors as a quantized model held them, as near as the platform comes; calibrate those it has no scale for.
 
@@ -47,19 +47,19 @@ def plan_imported_model(
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
     shared = group_shared_scales(parts, target)
-    known = [any(name in read.activations for name in group.tensors) for group in shared]
+    known = [any(name in imported.activations for name in group.tensors) for group in shared]
     missing = [group.tensors[-1] for group, told in zip(shared, known, strict=True) if not told]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = calibrate_model(prepared.without_effort, progress).stats
     own = build_scale_policy(prepared, parts, ())
-    ranged = fit_range_factors(parts, shared, {}, target, choice=own, search=False)
+    ranged = fit_range_factors(parts, shared, {}, target, policy=own, optimize=False)
     factors.apply_factors(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     real = {} if prepared.synthetic else scaled
-    scales, taken = import_activation_qparams(read, shared, target, conf, real, ranged)
-    weights, grids = import_weight_qparams(read, parts, target, conf)
-    lent = import_external_weight_scales(read, parts, target, conf) if read.tool else ImportedWeights()
+    scales, taken = import_activation_qparams(imported, shared, target, conf, real, ranged)
+    weights, grids = import_weight_qparams(imported, parts, target, conf)
+    lent = import_external_weight_scales(imported, parts, target, conf) if imported.tool else ImportedWeights()
     pinned = find_saturated_clip_bounds(parts, target)
     free = {n for group in shared if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
     kept = {
@@ -69,10 +69,10 @@ def plan_imported_model(
         parts, shared, scaled, target, replace(own, held=kept), conf.require_chip
     )
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
-    if read.tool:
+    if imported.tool:
         taken = update_applied_qparams([*taken, *lent.taken], plan.tensors)
-        refused = collect_rejections(read, taken, lent)
-        lines = format_plan_import(read.tool, taken, refused, missing, prepared.synthetic, conf.notes == "full")
+        refused = collect_rejections(imported, taken, lent)
+        lines = format_plan_import(imported.tool, taken, refused, missing, prepared.synthetic, conf.notes == "full")
     else:
         taken, refused = [*taken, *measure_weight_conversion(parts, plan.tensors, grids)], {}
         lines = format_model_import(taken, missing, prepared.synthetic, conf.notes == "full")

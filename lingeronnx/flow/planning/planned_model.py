@@ -63,7 +63,7 @@ class PlannedModel:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, prepared: PreparedModel, parts: Partition, plan: Plan, notes: Sequence[str]) -> PlannedModel:
+    def of(cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]) -> PlannedModel:
         """Return a plan for `prepared`, with nothing said yet of where its scales come from."""
         return cls(
             original=prepared.original,
@@ -71,7 +71,7 @@ class PlannedModel:
             conf=prepared.conf,
             data=prepared.data,
             weights_fixed=prepared.weights_fixed,
-            parts=parts,
+            parts=partition,
             plan=plan,
             notes=notes,
         )

@@ -29,10 +29,10 @@ _SAMPLES = 256  # for the moments and mean errors of every layer
 
 def refine_weights(
     planned: PlannedModel,
-    methods: RefinementOptions | None = None,
+    options: RefinementOptions | None = None,
     feeds: Mapping[str, np.ndarray] | None = None,
     progress: Progress | None = None,
-    before: tuple[PlannedModel, ir.Model] | None = None,
+    previous: tuple[PlannedModel, ir.Model] | None = None,
 ) -> ir.Model:
     """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
 
@@ -45,17 +45,17 @@ def refine_weights(
     if planned.conf.effort == "fast" or planned.weights_fixed:
         return planned.graph
     copy = ir.clone(planned.graph)
-    methods = RefinementOptions() if methods is None else methods
+    options = RefinementOptions() if options is None else options
     parts, plan = planned.parts.on(copy), planned.plan
-    known = set() if before is None else _unchanged_layers(planned, before[0], methods)
-    if before is not None and known:
-        _copy_refined_layers(parts, before[1], known)
+    known = set() if previous is None else _unchanged_layers(planned, previous[0], options)
+    if previous is not None and known:
+        _copy_refined_layers(parts, previous[1], known)
     if known == find_refinable_layers(parts).keys():
         return copy
     data, budget = planned.data, planned.conf.budget
     feeds = select_refinement_samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, choose_batch_size(bytes_per_sample(copy), _SAMPLES, budget)))
-    runner = planned.summing if find_compensated_sums(parts, plan, methods) else planned.runner
+    runner = planned.summing if find_compensated_sums(parts, plan, options) else planned.runner
     refine_layers(
         parts,
         plan,
@@ -64,27 +64,27 @@ def refine_weights(
         runner,
         pieces=pieces,
         budget=budget,
-        methods=methods,
+        options=options,
         progress=progress,
-        known=known,
-        wanted=list(dict.fromkeys(map_outputs_to_logits(planned.graph).values())),
+        refined_layers=known,
+        measured_tensors=list(dict.fromkeys(map_outputs_to_logits(planned.graph).values())),
     )
     trim_memory()
     return copy
 
 
-def select_refinement_samples(planned: PlannedModel, most: int = _SAMPLES) -> dict[str, np.ndarray]:
-    """Return the calibration samples that weights are refined on, as many as a walk holds at once, or the `most`."""
-    return planned.data.first(choose_batch_size(walk_bytes_per_sample(planned.graph), most, planned.conf.budget))
+def select_refinement_samples(planned: PlannedModel, max_samples: int = _SAMPLES) -> dict[str, np.ndarray]:
+    """Return the samples for refining weights: as many as fit the memory budget, at most `max_samples`."""
+    return planned.data.first(choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.conf.budget))
 
 
 # ---- layers that were refined before -----------------------------------------------------------------------------
 
 
-def _unchanged_layers(now: PlannedModel, before: PlannedModel, methods: RefinementOptions) -> set[str]:
+def _unchanged_layers(now: PlannedModel, before: PlannedModel, options: RefinementOptions) -> set[str]:
     """Return the layers that the two plans compute, and refine, alike: from the same integers, at the same scales."""
     same_layers = set()
-    layers, old = _LayerDigests(now, methods), _LayerDigests(before, methods)
+    layers, old = _LayerDigests(now, options), _LayerDigests(before, options)
     for name, node in find_refinable_layers(now.parts).items():
         weight = ir.input_name(node, 1)
         same = layers.seen(name) == old.seen(name) is not None
@@ -96,10 +96,10 @@ def _unchanged_layers(now: PlannedModel, before: PlannedModel, methods: Refineme
 class _LayerDigests:
     """What the layers of a plan are computed from, before they are refined."""
 
-    def __init__(self, planned: PlannedModel, methods: RefinementOptions) -> None:
+    def __init__(self, planned: PlannedModel, options: RefinementOptions) -> None:
         lowered = lower(planned.parts, planned.plan, planned.target)
         self._floats, integers = compute_value_digests(planned.graph), compute_value_digests(lowered.graph)
-        self._sums = find_compensated_sums(planned.parts, planned.plan, methods)
+        self._sums = find_compensated_sums(planned.parts, planned.plan, options)
         self._integers: dict[str, bytes | None] = {}
         for node in lowered.graph.graph:
             name = str(node.outputs[0].name)
@@ -112,13 +112,13 @@ class _LayerDigests:
         return None if name in self._sums or None in both else both  # type: ignore[return-value]
 
 
-def _copy_refined_layers(parts: Partition, refined_before: ir.Model, names: set[str]) -> None:
+def _copy_refined_layers(partition: Partition, refined_before: ir.Model, names: set[str]) -> None:
     """Give the layers `names` the weights and biases that they have in another graph, under the names they have there.
 
     Weights that others read as well stay for these.
     """
     others = {str(node.name): node for node in refined_before.graph}
-    for name, node in find_refinable_layers(parts).items():
+    for name, node in find_refinable_layers(partition).items():
         if name not in names:
             continue
         other = others[str(node.name)]
@@ -130,9 +130,9 @@ def _copy_refined_layers(parts: Partition, refined_before: ir.Model, names: set[
             if value is None or array is None or (old is not None and old.const_value is value.const_value):
                 continue
             if old is not None and old.name == value.name:
-                ir.set_constant_input(parts.graph, node, index, array, "refined")
+                ir.set_constant_input(partition.graph, node, index, array, "refined")
             else:
                 initializer = ir.add_initializer(
-                    parts.graph, ir.unique_tensor_name(parts.graph, str(value.name)), array
+                    partition.graph, ir.unique_tensor_name(partition.graph, str(value.name)), array
                 )
                 node.replace_input_with(index, initializer)

@@ -46,8 +46,8 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         shared,
         stats,
         target,
-        choice=choice,
-        search=conf.mode == "q-value" and conf.effort != "fast",
+        policy=choice,
+        optimize=conf.mode == "q-value" and conf.effort != "fast",
         by_channel=conf.weight_scales != "tensor",
     )
     factors.apply_factors(parts, ranged)
@@ -94,21 +94,21 @@ def _float_outputs(
 
 
 def assign_with_float_fallback(
-    parts: Partition,
-    shared: Sequence[SharedScaleGroup],
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
     stats: Mapping[str, TensorStats],
     target: Target,
-    choice: ScalePolicy,
+    policy: ScalePolicy,
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
     """Return the plan; what needs a scale that `target` does not hold goes to float first, unless `strict`."""
     while True:
         try:
-            return parts, *assign_qparams(parts, shared, stats, target, choice)
+            return partition, *assign_qparams(partition, shared_groups, stats, target, policy)
         except UnsupportedScaleError as error:
-            if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
+            if strict or any("scale" in policy.own.get(name, {}) for name in error.tensors):
                 raise
             why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.least} at least"
-            kept = parts.touching(error.tensors)
-            parts = parts.without(dict.fromkeys(kept, why))
-            shared = group_shared_scales(parts, target)
+            kept = partition.touching(error.tensors)
+            partition = partition.without(dict.fromkeys(kept, why))
+            shared_groups = group_shared_scales(partition, target)

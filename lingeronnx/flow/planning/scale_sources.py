@@ -23,18 +23,18 @@ def plan_model(
     prepared: PreparedModel,
     plan: Plan | None = None,
     progress: Progress | None = None,
-    before: CalibrationResult | None = None,
+    previous: CalibrationResult | None = None,
 ) -> PlannedModel:
     """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere.
 
-    before : as for `calibrate_model`.
+    previous : as for `calibrate_model`.
     """
     if plan is not None:
         planned = apply_external_plan(prepared, plan)
     elif prepared.read is not None:
         planned = plan_imported_model(prepared, prepared.read, progress)
     else:
-        planned = assign_scales(prepared, calibrate_model(prepared, progress, before))
+        planned = assign_scales(prepared, calibrate_model(prepared, progress, previous))
     try:
         _check_outputs_unchanged(prepared, planned)
     except OutputChangedError as wrong:
@@ -55,14 +55,14 @@ def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> 
 
 
 def plan_without_range_transforms(
-    prepared: PreparedModel, progress: Progress | None = None, before: CalibrationResult | None = None
+    prepared: PreparedModel, progress: Progress | None = None, previous: CalibrationResult | None = None
 ) -> PlannedModel:
     """Return `prepared` under scales for its ranges as they are: none is moved into weights.
 
-    before : as for `calibrate_model`.
+    previous : as for `calibrate_model`.
     """
     fast = prepared.without_effort
-    planned = assign_scales(fast, calibrate_model(fast, progress, before))
+    planned = assign_scales(fast, calibrate_model(fast, progress, previous))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)
     return replace(planned, conf=prepared.conf, plan=plan)
 

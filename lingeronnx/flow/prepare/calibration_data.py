@@ -26,30 +26,30 @@ _SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 
 
 def load_calibration_data(
-    calib: object, model: ir.Model, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
+    calib: object, model: ir.Model, config: QuantConfig, fixed: Mapping[str, np.ndarray], hold_out: bool
 ) -> tuple[Data, UnrolledCalls | None]:
     """Return the calibration data, and the calls they were made of where states are fed back."""
     specs = get_input_specs(model)
-    if conf.state:
-        fed = [spec for spec in specs if spec.name not in conf.state.values()]
+    if config.state:
+        fed = [spec for spec in specs if spec.name not in config.state.values()]
         if calib is None:
             calib = [
-                generate_synthetic_inputs(fed, conf.seed + number, _setting_values(model))
+                generate_synthetic_inputs(fed, config.seed + number, _setting_values(model))
                 for number in range(_SYNTHETIC_CALLS)
             ]
-        calls = unroll_calls(model, calib, conf.state, fixed, hold, conf.limit)
-        data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
+        calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
+        data = Data(calls.items, specs, limit=config.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
         return data, calls
-    source = calib if calib is not None else [generate_synthetic_inputs(specs, conf.seed, _setting_values(model))]
+    source = calib if calib is not None else [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
     data = Data(
         source,
         specs,
-        limit=conf.limit,
+        limit=config.limit,
         what="calibration data",
         fixed=fixed,
-        hold=hold,
+        hold_out=hold_out,
         most=MAX_UNBOUNDED_SAMPLES,
         advice=partial(suggest_missing_input_fix, model),
     )
@@ -66,11 +66,11 @@ def _setting_values(model: ir.Model) -> dict[str, float]:
 
 
 def generate_synthetic_inputs(
-    specs: Iterable[InputSpec], seed: int, told: Mapping[str, float] = MappingProxyType({})
+    specs: Iterable[InputSpec], seed: int, setting_values: Mapping[str, float] = MappingProxyType({})
 ) -> dict[str, np.ndarray]:
     """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known.
 
-    told : {input: the number that it is filled with instead}.
+    setting_values : {input: the number that it is filled with instead}.
     """
     rng = np.random.default_rng(seed)
     shapes = {spec: list(spec.shape or ()) for spec in specs}
@@ -83,8 +83,8 @@ def generate_synthetic_inputs(
     feeds = {}
     for spec, sizes in shapes.items():
         size = tuple(many if d is None else d for d in sizes)
-        normal = spec.dtype.kind == "f" and spec.name not in told
-        number = told.get(spec.name, 0)
+        normal = spec.dtype.kind == "f" and spec.name not in setting_values
+        number = setting_values.get(spec.name, 0)
         feeds[spec.name] = (rng.standard_normal(size) if normal else np.full(size, number)).astype(spec.dtype)
     return feeds
 

@@ -13,15 +13,15 @@ from ...run.runners import get_input_specs
 __all__ = ["infer_input_shapes", "set_input_shapes"]
 
 
-def set_input_shapes(model: ir.Model, told: Mapping[str, Sequence[int]]) -> None:
-    """Give the inputs named in `told` all their sizes, in place; the axis that counts samples stays open.
+def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the inputs named in `shapes` all their sizes, in place; the axis that counts samples stays open.
 
     A name that the file gives to a size means the same size in all inputs. Raises ConfigError for an input that the
     model does not have, and for sizes that are not those of the file.
     """
     specs = {spec.name: spec for spec in get_input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
-    for name, wanted in told.items():
+    for name, wanted in shapes.items():
         if name not in specs:
             raise ConfigError(
                 f"--input-shape {name}: the model has no such input{suggest_nearest(name, specs)}; "
@@ -37,20 +37,20 @@ def set_input_shapes(model: ir.Model, told: Mapping[str, Sequence[int]]) -> None
                     name, *texts
                 )
             )
-    counted = _find_batch_axes(inputs, specs, told, batch_axes.BATCH_AXES_KEY in model.metadata_props)
+    counted = _find_batch_axes(inputs, specs, shapes, batch_axes.BATCH_AXES_KEY in model.metadata_props)
     named = {
-        size.value: told[name][axis]
-        for name in told
+        size.value: shapes[name][axis]
+        for name in shapes
         for axis, size in enumerate(inputs[name].shape or ())
         if axis != counted[name] and not isinstance(size, int) and size.value is not None
     }
     for name, value in inputs.items():
-        sizes: list[ir.Dim] = list(value.shape or [None] * len(told.get(name, ())))
+        sizes: list[ir.Dim] = list(value.shape or [None] * len(shapes.get(name, ())))
         for axis, size in enumerate(sizes):
             symbol = None if isinstance(size, int | str | None) else size.value
-            if name in told and axis != counted[name]:
-                sizes[axis] = told[name][axis]
-            elif name in told and not isinstance(size, int):
+            if name in shapes and axis != counted[name]:
+                sizes[axis] = shapes[name][axis]
+            elif name in shapes and not isinstance(size, int):
                 sizes[axis] = symbol or "N"
             elif symbol in named:
                 sizes[axis] = named[symbol]

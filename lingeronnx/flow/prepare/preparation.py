@@ -147,7 +147,7 @@ def prepare_model(
     calib: object,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
-    hold: bool = True,
+    hold_out: bool = True,
     encodings: Encodings | None = None,
 ) -> PreparedModel:
     """Load, accept, normalise, fit and divide `model`.
@@ -167,7 +167,7 @@ def prepare_model(
     set_input_shapes(loaded, conf.input_shape)
     record = PassLog(conf.debug_dump)
     original, tail, notes = _accept_model(loaded, record)
-    data, calls = load_calibration_data(calib, original, conf, fixed, hold and calib is not None)
+    data, calls = load_calibration_data(calib, original, conf, fixed, hold_out and calib is not None)
     notes += [*_format_tail_note(tail), *_suggest_states(original, conf), *came, *infer_input_shapes(original, data)]
     names = dict.fromkeys([*_output_names(original), *map_outputs_to_logits(original).values()])
     source = FloatRunner(original, names)
@@ -223,9 +223,9 @@ def _format_tail_note(tail: DynamicTail | None) -> list[str]:
     return [f"{behind}; what is measured is what they read: {', '.join(tail.reads)}"]
 
 
-def _suggest_states(original: ir.Model, conf: QuantConfig) -> list[str]:
+def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
     """Return a note on what looks like states, where the user named none."""
-    looks = {} if conf.state else propose_states(original)
+    looks = {} if config.state else propose_states(original)
     line = " ".join(f"--state {output}={name}" for output, name in looks.items())
     return [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"] if looks else []
 
@@ -296,19 +296,19 @@ def _output_names(model: ir.Model) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def _import_if_quantized(model: ir.Model, conf: QuantConfig) -> tuple[ImportedQuantization | None, list[str]]:
+def _import_if_quantized(model: ir.Model, config: QuantConfig) -> tuple[ImportedQuantization | None, list[str]]:
     """Return what a model that is quantized already holds, None for a float one, and notes.
 
     Raises ConfigError where a float model is to be quantized again.
     """
     if not is_quantized(model):
-        if conf.requantize:
+        if config.requantize:
             raise ConfigError(
                 "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
             )
         return None, []
     read = _import_checked(model)
-    what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
+    what = "the weights alone are taken from it" if config.requantize else "its scales are taken"
     return read, [f"the model is quantized already: {what}", *read.notes]
 
 

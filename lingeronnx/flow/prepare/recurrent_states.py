@@ -202,18 +202,18 @@ def find_state_ancestors(model: ir.Model, state: Mapping[str, str]) -> list[str]
     return [str(v.name) for v in ir.iter_values(model) if str(v.name) in into]
 
 
-def find_16bit_state_tensors(parts: Partition, state: Mapping[str, str], target: Target) -> list[str]:
+def find_16bit_state_tensors(partition: Partition, state: Mapping[str, str], target: Target) -> list[str]:
     """Return the integer activations and weights that are to have 16 bits; none where `target` has no such width."""
     if not state or 16 not in target.bits:
         return []
-    inside = set(find_state_ancestors(parts.graph, state))
+    inside = set(find_state_ancestors(partition.graph, state))
     weights = [
         ir.input_name(node, index)
-        for node, op in parts.nodes
+        for node, op in partition.nodes
         for index in op.parameters(node)
         if any(str(v.name) in inside for v in node.outputs)
     ]
-    return [*(name for name in parts.activations if name in inside), *weights]
+    return [*(name for name in partition.activations if name in inside), *weights]
 
 
 def propose_states(model: ir.Model) -> dict[str, str]:

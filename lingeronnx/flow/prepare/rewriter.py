@@ -69,9 +69,9 @@ class Rewriter:
         source: FloatRunner | None,
         feed: Mapping[str, np.ndarray],
         target: Target,
-        conf: QuantConfig,
+        config: QuantConfig,
     ) -> None:
-        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, conf
+        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, config
         self.left_out: dict[str, str] = {}
 
     def run(self, watch: PassObserver | None = None) -> RewriteResult:

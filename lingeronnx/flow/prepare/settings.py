@@ -25,25 +25,25 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, settings
     return QuantConfig.of(named)
 
 
-def resolve_target(conf: QuantConfig) -> Target:
-    """Return the target that `conf` names, with the prices it names; ConfigError where it lacks what is asked for."""
-    target = get_target(conf.platform)
-    conf.check_platform(target)
-    return conf.time.target(target)
+def resolve_target(config: QuantConfig) -> Target:
+    """Return the target that `config` names, with the prices it names; ConfigError where it lacks what is asked for."""
+    target = get_target(config.platform)
+    config.check_platform(target)
+    return config.time.target(target)
 
 
-def adapt_config_to_import(conf: QuantConfig, target: Target, read: ImportedQuantization) -> QuantConfig:
-    """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
+def adapt_config_to_import(config: QuantConfig, target: Target, imported: ImportedQuantization) -> QuantConfig:
+    """Return `config` with a mode and weight scales that keep what `imported` holds, where the user has named none."""
     change: dict[str, Any] = {}
-    grids = [*read.activations.values(), *read.weights.values()]
+    grids = [*imported.activations.values(), *imported.weights.values()]
     free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
-    if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
+    if "mode" not in config.model_fields_set and free and "max-value" in target.modes:
         change["mode"] = "max-value"
-    sizes = [grid.granularity.size for grid in read.weights.values() if isinstance(grid.granularity, PerGroup)]
-    by_channel = any(not grid.single for grid in read.weights.values())
-    if "weight_scales" not in conf.model_fields_set:
+    sizes = [grid.granularity.size for grid in imported.weights.values() if isinstance(grid.granularity, PerGroup)]
+    by_channel = any(not grid.single for grid in imported.weights.values())
+    if "weight_scales" not in config.model_fields_set:
         if sizes and "group" in target.weight_scales:
             change["weight_scales"] = f"group:{max(set(sizes), key=sizes.count)}"
         elif by_channel and "channel" in target.weight_scales:
             change["weight_scales"] = "channel"
-    return conf.model_copy(update=change)
+    return config.model_copy(update=change)

@@ -94,32 +94,32 @@ class Candidate:
 def build_candidate(
     prepared: PreparedModel,
     planned: PlannedModel,
-    exact: ir.Model,
+    float_graph: ir.Model,
     progress: Progress | None = None,
-    explain: bool = True,
+    locate_break: bool = True,
 ) -> Candidate:
-    """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model.
+    """Lower `float_graph`, the planned graph with its weights as they shall be, and compare it with the float model.
 
-    explain : whether a warning says where an output breaks; not for a trial.
+    locate_break : whether a warning says where an output breaks; not for a trial.
     """
     target = planned.target
-    if prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
+    if prepared.synthetic and float_graph is not planned.graph:  # weights were refined on random inputs
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
-    lowered = lower(planned.parts.on(exact), planned.plan, target)
+    lowered = lower(planned.parts.on(float_graph), planned.plan, target)
     session = open_lowered_session(lowered.graph, target, prepared.opened)
-    distance = measure_fidelity(prepared, planned, lowered.graph, session, progress, explain)
+    distance = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
     trim_memory()
-    return Candidate(prepared=prepared, planned=planned, exact=exact, lowered=lowered, fidelity=distance)
+    return Candidate(prepared=prepared, planned=planned, exact=float_graph, lowered=lowered, fidelity=distance)
 
 
 def build_quantized_model(
-    prepared: PreparedModel, planned: PlannedModel, exact: ir.Model, progress: Progress | None = None
+    prepared: PreparedModel, planned: PlannedModel, float_graph: ir.Model, progress: Progress | None = None
 ) -> QuantizedModel:
-    """Lower `exact`, the planned graph with its weights as they shall be, and say what became of the model.
+    """Lower `float_graph`, the planned graph with its weights as they shall be, and say what became of the model.
 
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
-    return build_candidate(prepared, planned, exact, progress).checked
+    return build_candidate(prepared, planned, float_graph, progress).checked
 
 
 def _describe_compositions(graph: ir.Model, ops: Mapping[str, Op], lowered: LoweringResult) -> list[AppliedRewrite]:

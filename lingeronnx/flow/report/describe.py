@@ -67,7 +67,7 @@ def build_report(
     work = _integer_mac_share(parts)
     pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
     saved = _total_time_saved(made, pieces, target.name)
-    time = prepared.conf.time.told(target, pieces, host=bool(fallbacks or host))
+    time = prepared.conf.time.told(target, pieces, has_host_parts=bool(fallbacks or host))
     return Report(
         platform=target.name,
         mode=plan.mode,
@@ -142,18 +142,20 @@ def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
     return [FloatNode(str(node.name), node.op_type, why) for node in graph.graph if is_host_dequant(node)]
 
 
-def _count_integer_layers(parts: Partition, graph: ir.Model) -> dict[str, int]:
+def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, int]:
     """Return {integer operator: nodes of `graph` that stand for float ones}."""
-    return dict(sorted(Counter(node.op_type for node in graph.graph if str(node.name) in parts.ops).items()))
+    return dict(sorted(Counter(node.op_type for node in graph.graph if str(node.name) in partition.ops).items()))
 
 
-def _integer_mac_share(parts: Partition) -> _MacShare:
-    counted = {id(node): count_macs_if_known(node) for node in parts.graph.graph}
+def _integer_mac_share(partition: Partition) -> _MacShare:
+    counted = {id(node): count_macs_if_known(node) for node in partition.graph.graph}
     work = {key: count or 0 for key, count in counted.items()}
     total = sum(work.values())
-    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
+    share = (
+        sum(n for key, n in work.items() if key in partition.inside) / total if total else float(bool(partition.ops))
+    )
     return _MacShare(
-        share, Counter(ir.display_op_type(node) for node in parts.graph.graph if counted[id(node)] is None)
+        share, Counter(ir.display_op_type(node) for node in partition.graph.graph if counted[id(node)] is None)
     )
 
 

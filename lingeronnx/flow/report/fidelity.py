@@ -77,11 +77,11 @@ def measure_fidelity(
     lowered: ir.Model,
     session: Session,
     progress: Progress | None,
-    explain: bool = True,
+    locate_break: bool = True,
 ) -> Fidelity:
     """Compare the outputs of the user's model and of `session`, which runs `lowered`, the graph of `planned`.
 
-    explain : whether a warning says where an output breaks,
+    locate_break : whether a warning says where an output breaks,
     for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
@@ -121,7 +121,9 @@ def measure_fidelity(
     warnings = [warning for name, moved in moves.items() for warning in moved.warnings(name)]
     low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _MIN_SQNR_DB}
     if low:
-        where = _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session)) if explain else ""
+        where = (
+            _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session)) if locate_break else ""
+        )
         warnings.insert(0, _format_low_sqnr(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
     warnings += _format_lost_parts(parts, {name: a.sqnr for name, a in agreements.items()})
@@ -343,13 +345,13 @@ class _StateRanges:
 # ---- where it breaks ---------------------------------------------------------------------------------------------
 
 
-def _locate_break(prepared: PreparedModel, lowered: ir.Model, exact: ir.Model, session: Session) -> str:
+def _locate_break(prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
     feed = prepared.data.first(prepared.few)
-    levels = measure_tensor_sqnr(lowered, exact, session, feed)
+    levels = measure_tensor_sqnr(lowered, float_graph, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
-    for node in exact.graph:
+    for node in float_graph.graph:
         before = min((reach.get(str(v.name), _MAX_SQNR_DB) for v in node.inputs if v is not None), default=_MAX_SQNR_DB)
         for value in node.outputs:
             name = str(value.name)
@@ -358,16 +360,16 @@ def _locate_break(prepared: PreparedModel, lowered: ir.Model, exact: ir.Model, s
                 worst, most, ends = name, before - now, now
     if not worst:
         return "; the error builds up from call to call" if prepared.calls is not None else ""
-    writer = next(node for node in exact.graph if any(str(v.name) == worst for v in node.outputs))
+    writer = next(node for node in float_graph.graph if any(str(v.name) == worst for v in node.outputs))
     level = "not finite" if math.isnan(levels[worst]) else f"{ends:.1f} dB"
     return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} dB before it)"
 
 
-def measure_tensor_sqnr(lowered: ir.Model, exact: ir.Model, session: Session, feed: _Feed) -> dict[str, float]:
-    """Return {tensor of `exact`: SQNR in dB} of those that the integer graph holds."""
+def measure_tensor_sqnr(lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed) -> dict[str, float]:
+    """Return {tensor of `float_graph`: SQNR in dB} of those that the integer graph holds."""
     takes = {spec.name for spec in session.inputs}
     floats = map_to_float_names(lowered)
-    known = {str(v.name) for v in ir.iter_values(exact)}
+    known = {str(v.name) for v in ir.iter_values(float_graph)}
     have: dict[str, tuple[np.ndarray, Affine | None]] = {}
     for name, array, q in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
@@ -375,24 +377,24 @@ def measure_tensor_sqnr(lowered: ir.Model, exact: ir.Model, session: Session, fe
             have[user] = array, q
     trim_memory()
     levels = {}
-    for name, want, _ in FloatRunner(exact, set(have)).run(feed):
+    for name, want, _ in FloatRunner(float_graph, set(have)).run(feed):
         array, q = have.pop(name)
         if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
             levels[name] = measure_agreement(want, array, q).sqnr
     return levels
 
 
-def measure_agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
+def measure_agreement(want: np.ndarray, array: np.ndarray, qparams: Affine | None) -> Agreement:
     """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
     found = Agreement()
-    if q is not None and q.scales.ndim:
-        array, q = _dequantize_clipped(array, q), None
+    if qparams is not None and qparams.scales.ndim:
+        array, qparams = _dequantize_clipped(array, qparams), None
     flat, other = want.reshape(-1), array.reshape(-1)
     for start in range(0, flat.size, _CHUNK_SIZE):
         part = other[start : start + _CHUNK_SIZE]
-        found.add(flat[start : start + _CHUNK_SIZE], part if q is None else _dequantize_clipped(part, q))
+        found.add(flat[start : start + _CHUNK_SIZE], part if qparams is None else _dequantize_clipped(part, qparams))
     return found
 
 
-def _dequantize_clipped(array: np.ndarray, q: Affine) -> np.ndarray:
-    return np.clip(q.real(array), -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)
+def _dequantize_clipped(array: np.ndarray, qparams: Affine) -> np.ndarray:
+    return np.clip(qparams.real(array), -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)

@@ -260,7 +260,7 @@ def format_packer_command(target: Target, arguments: str, path: Path) -> str:
 
 
 def split_float_nodes(
-    model: ir.Model, floats: Mapping[str, str], whole: Collection[int]
+    model: ir.Model, floats: Mapping[str, str], integer_node_ids: Collection[int]
 ) -> tuple[list[FloatNode], list[FloatNode]]:
     """Split the float nodes into those with integer nodes both before and after them, and the host part.
 
@@ -270,17 +270,17 @@ def split_float_nodes(
     after_integer: set[int] = set()
     for node in nodes:
         before = [ir.producer(v) for v in node.inputs]
-        if any(p is not None and (id(p) in whole or id(p) in after_integer) for p in before):
+        if any(p is not None and (id(p) in integer_node_ids or id(p) in after_integer) for p in before):
             after_integer.add(id(node))
     before_integer: set[int] = set()
     for node in reversed(nodes):
         readers = [use.node for v in node.outputs for use in v.uses()]
-        if any(id(r) in whole or id(r) in before_integer for r in readers):
+        if any(id(r) in integer_node_ids or id(r) in before_integer for r in readers):
             before_integer.add(id(node))
     fallbacks: list[FloatNode] = []
     host: list[FloatNode] = []
     for node in nodes:
-        if id(node) in whole:
+        if id(node) in integer_node_ids:
             continue
         entry = FloatNode(str(node.name), ir.display_op_type(node), floats.get(str(node.name), ""), count_macs(node))
         (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(entry)

@@ -31,17 +31,17 @@ __all__ = ["try_best_effort"]
 _MIN_GAIN_DB = 0.02  # dB that a method gains at least
 
 
-def try_best_effort(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `compared_model`, or one with other widths, scales and weights, where these bring its outputs nearer.
+def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> Candidate:
+    """Return `candidate`, or one with other widths, scales and weights, where these bring its outputs nearer.
 
     A note says of each method what it gained.
     """
-    prepared, planned = compared_model.prepared, compared_model.planned
+    prepared, planned = candidate.prepared, candidate.planned
     if planned.weights_fixed:  # weights that another tool has quantized stay as they are
-        return compared_model
+        return candidate
     feeds = select_refinement_samples(planned)
     if (count := count_samples(planned, feeds)) < MIN_SAMPLES:
-        return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
+        return candidate.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
     trials = CrossValidation(prepared, planned, feeds, count, select_measured_tensors(planned))
@@ -62,14 +62,14 @@ def try_best_effort(compared_model: Candidate, progress: Progress | None = None)
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
-        return compared_model.with_notes(notes)
+        return candidate.with_notes(notes)
     whole = trials.between(first.errors, best.errors)
     if not _log_gain(whole, whole.clear(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"):
-        return compared_model.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+        return candidate.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
     exact = refine_weights(best.planned, best.methods, progress=progress)
     final = build_candidate(prepared, best.planned, exact, progress)
-    if prepared.data.held() and (why := _format_regression(compared_model, final)):
-        return compared_model.with_notes([*notes, why])
+    if prepared.data.held() and (why := _format_regression(candidate, final)):
+        return candidate.with_notes([*notes, why])
     return final.with_notes(notes)
 
 
@@ -90,9 +90,9 @@ def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
     return log_verdict("methods", accepted, criterion=criterion, measured=gain.figures, label=label)
 
 
-def _min_and_mean_sqnr(compared_model: Candidate) -> tuple[float, float]:
+def _min_and_mean_sqnr(candidate: Candidate) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
-    levels = [min(output["sqnr"], MAX_SQNR_DB) for output in compared_model.fidelity.outputs.values()]
+    levels = [min(output["sqnr"], MAX_SQNR_DB) for output in candidate.fidelity.outputs.values()]
     return min(levels, default=MAX_SQNR_DB), sum(levels) / max(len(levels), 1)
 
 

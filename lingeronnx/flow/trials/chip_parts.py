@@ -63,7 +63,7 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
     for left in reversed(range(MAX_ROUNDS)):
         if best.result.report.chip_ready:
             break
-        more = _host_placement(best).found(best.prepared.conf.max_parts, last=not left)
+        more = _host_placement(best).found(best.prepared.conf.max_parts, is_last_round=not left)
         if not more:
             break
         host.update(more)

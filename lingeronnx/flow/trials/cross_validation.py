@@ -81,30 +81,30 @@ class CrossValidation:
         self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
 
     def start(
-        self, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None = None
+        self, planned: PlannedModel, options: RefinementOptions, progress: Progress | None = None
     ) -> CrossValidatedPlan:
         """Return the first candidate, which others are compared with."""
-        trained = [self._made(k, planned, methods, progress) for k in range(_FOLDS)]
-        return CrossValidatedPlan(planned, methods, [exact for exact, _ in trained], [errors for _, errors in trained])
+        trained = [self._made(k, planned, options, progress) for k in range(_FOLDS)]
+        return CrossValidatedPlan(planned, options, [exact for exact, _ in trained], [errors for _, errors in trained])
 
     def beside(
         self,
         best: CrossValidatedPlan,
         planned: PlannedModel,
-        methods: RefinementOptions,
+        options: RefinementOptions,
         errors: float,
         progress: Progress | None = None,
     ) -> tuple[CrossValidatedPlan, Gain]:
         """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
-        trained = [self._made(k, planned, methods, progress) for k in range(_MIN_FOLDS)]
+        trained = [self._made(k, planned, options, progress) for k in range(_MIN_FOLDS)]
         gain = self.between(best.errors, [error for _, error in trained])
         for k in range(_MIN_FOLDS, _FOLDS):
             if gain.hopeless(errors):
                 break
-            trained.append(self._made(k, planned, methods, progress))
+            trained.append(self._made(k, planned, options, progress))
             gain = self.between(best.errors, [error for _, error in trained])
         return CrossValidatedPlan(
-            planned, methods, [exact for exact, _ in trained], [error for _, error in trained]
+            planned, options, [exact for exact, _ in trained], [error for _, error in trained]
         ), gain
 
     def under(
@@ -128,19 +128,19 @@ class CrossValidation:
         return compute_gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
 
     def _made(
-        self, k: int, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None
+        self, k: int, planned: PlannedModel, options: RefinementOptions, progress: Progress | None
     ) -> tuple[ir.Model, np.ndarray]:
         """Refine on all parts but one; return the graph, and its errors on that one."""
-        exact = refine_weights(planned, methods, self._parts[k][0], progress)
+        exact = refine_weights(planned, options, self._parts[k][0], progress)
         return exact, self._errors(k, planned, exact)
 
-    def _errors(self, k: int, planned: PlannedModel, exact: ir.Model) -> np.ndarray:
+    def _errors(self, k: int, planned: PlannedModel, float_graph: ir.Model) -> np.ndarray:
         """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
 
         n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
         """
         target = self._prepared.target
-        graph = lower(planned.parts.on(exact), planned.plan, target).graph
+        graph = lower(planned.parts.on(float_graph), planned.plan, target).graph
         session = open_lowered_session(graph, target, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
         errors = []

@@ -29,9 +29,9 @@ MIN_GAIN_DB = 0.2  #: dB of the mean SQNR of the outputs
 _MIN_SOFTMAX_ROWS = 500  # of a Softmax
 
 
-def has_decisive_samples(compared_model: Candidate) -> bool:
-    """Whether what the samples say of `compared_model` and of graphs like it decides which of them is kept."""
-    return can_choose_by_samples(compared_model.prepared) and not _has_too_few_softmax_rows(compared_model)
+def has_decisive_samples(candidate: Candidate) -> bool:
+    """Whether what the samples say of `candidate` and of graphs like it decides which of them is kept."""
+    return can_choose_by_samples(candidate.prepared) and not _has_too_few_softmax_rows(candidate)
 
 
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
@@ -44,14 +44,14 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
     )
 
 
-def _has_too_few_softmax_rows(compared_model: Candidate) -> bool:
+def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
     """Whether an output is what a Softmax gives for fewer rows than say how far it is from the float model's."""
-    for value in compared_model.prepared.graph.graph.outputs:
+    for value in candidate.prepared.graph.graph.outputs:
         maker = ir.producer(value)
         if maker is not None and maker.op_type in operators.SOFTMAX_OPS:
             shape = ir.get_shape(value) or ()
             rows = math.prod(size or 1 for size in shape[1:-1])
-            if rows * compared_model.fidelity.errors.shape[-1] < _MIN_SOFTMAX_ROWS:
+            if rows * candidate.fidelity.errors.shape[-1] < _MIN_SOFTMAX_ROWS:
                 return True
     return False
 
@@ -71,10 +71,10 @@ def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
     return (sum(after) - sum(before)) / len(before)
 
 
-def output_sqnr_levels(compared_model: Candidate) -> list[float]:
+def output_sqnr_levels(candidate: Candidate) -> list[float]:
     """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
-    every = [output["sqnr"] for output in compared_model.fidelity.outputs.values()]
-    every += [part.sqnr for part in compared_model.fidelity.parts]
+    every = [output["sqnr"] for output in candidate.fidelity.outputs.values()]
+    every += [part.sqnr for part in candidate.fidelity.parts]
     return [clamp_sqnr_db(sqnr) for sqnr in every]
 
 

@@ -32,9 +32,9 @@ class Gain:
     samples: int
     worst: float = 0.0
 
-    def clear(self, least: float, errors: float) -> bool:
-        """Whether it is `least` dB, and above zero by so many standard errors, and the worst output loses nothing."""
-        return self.value >= least and self.value > errors * self.error and self.worst >= 0
+    def clear(self, min_db: float, z: float) -> bool:
+        """Whether it is `min_db` dB, and above zero by so many standard errors, and the worst output loses nothing."""
+        return self.value >= min_db and self.value > z * self.error and self.worst >= 0
 
     @property
     def changed(self) -> bool:

@@ -84,7 +84,7 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
             planned = plan_model(offloaded, None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
-        exact = refine_weights(planned, progress=progress, before=(best.planned, best.exact))
+        exact = refine_weights(planned, progress=progress, previous=(best.planned, best.exact))
         other = build_candidate(offloaded, planned, exact, progress)
         if _is_better_placement(best, other, gain):
             best, kept = other, host
@@ -139,18 +139,20 @@ def place_required_host_nodes(prepared: PreparedModel) -> PreparedModel:
     return prepared.with_host(told) if told else prepared
 
 
-def find_offload_candidates(model: ir.Model, lost: bool = False, joined: bool = False) -> list[dict[str, str]]:
+def find_offload_candidates(
+    model: ir.Model, is_far_off: bool = False, from_joined_output: bool = False
+) -> list[dict[str, str]]:
     """Return candidates of the normalised `model`: {node: why it stays in float}.
 
-    lost : whether an output, or a part of one, is so far off that more fronts than the usual are worth a try. joined :
-    whether that is a part of an output that joins tensors: then any tail is.
+    is_far_off : whether an output, or a part of one, is so far off that more fronts than the usual are worth a try.
+    joined : whether that is a part of an output that joins tensors: then any tail is.
     """
     candidates = []
     front = "the host computes the front, up to a spectrum: measured, that is better"
     tail = "the host decodes what the last layers give: measured, that is better"
     for names, why in (
-        *((names, front) for names in _find_front_candidates(model, lost)),
-        (_find_tail(model, joined), tail),
+        *((names, front) for names in _find_front_candidates(model, is_far_off)),
+        (_find_tail(model, from_joined_output), tail),
     ):
         if names:
             candidates.append(dict.fromkeys(names, why))

@@ -45,16 +45,16 @@ class HostPlacement:
     lowered: LoweringResult
     names: Mapping[str, str]
 
-    def found(self, most: int | None = None, last: bool = False) -> dict[str, str]:
+    def found(self, max_parts: int | None = None, is_last_round: bool = False) -> dict[str, str]:
         """Return {float node: why it leaves}, of one round: what parts are refused for, else what is not worth it.
 
-        most : parts for the chip at most. last : whether parts that are refused leave as a whole.
+        max_parts : parts for the chip at most. last : whether parts that are refused leave as a whole.
         """
         refused: dict[str, str] = {}
         for part in self.program.chip:
             if not part.runs:
-                refused.update(self._refused(part, last))
-        return refused or self._small(most)
+                refused.update(self._refused(part, is_last_round))
+        return refused or self._small(max_parts)
 
     def layers(self, members: Iterable[str]) -> list[str]:
         """Return the float nodes that integer nodes stand for."""

@@ -35,16 +35,16 @@ _EPSILON = 1e-10  # of an output's power: less is no error
 _Feeds = Mapping[str, np.ndarray]
 
 
-def choose_import_or_requantize(kept: Candidate, anew: Callable[[_Feeds | None], Candidate]) -> Candidate:
-    """Return `kept`, whose scales came with the model, or what `anew` makes of its weights alone, with what decided.
+def choose_import_or_requantize(imported: Candidate, requantize: Callable[[_Feeds | None], Candidate]) -> Candidate:
+    """Return `imported`, which has the model's own scales, or the result of `requantize`, and why.
 
-    anew : calibrates on the samples it is given, None: on all.
+    requantize : calibrates on the samples it is given, None: on all.
     """
-    prepared = kept.prepared
+    prepared = imported.prepared
     if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
-        return kept
-    if all(taken.kept for taken in kept.result.report.taken):
-        return kept
+        return imported
+    if all(taken.kept for taken in imported.result.report.taken):
+        return imported
     reason, count = "", 0
     given: _Feeds = {}
     if prepared.conf.effort == "fast":
@@ -53,18 +53,18 @@ def choose_import_or_requantize(kept: Candidate, anew: Callable[[_Feeds | None],
         reason = "its samples cannot be set aside"
     else:
         given = prepared.data.first(choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget))
-        if (count := _count_samples(kept, given)) < MIN_SAMPLES:
+        if (count := _count_samples(imported, given)) < MIN_SAMPLES:
             reason = f"{count} calibration samples are too few to set some aside, {MIN_SAMPLES} would do"
     if reason:
         told = f"scales had to change; whether --requantize is better was not measured: {reason}"
-        return kept.with_notes([told])
+        return imported.with_notes([told])
     apart = np.arange(count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
     seen, unseen = ({n: a[of] if len(a) == count else a for n, a in given.items()} for of in (~apart, apart))
-    other = anew(seen)
-    wanted = select_measured_tensors(kept.planned)
+    other = requantize(seen)
+    wanted = select_measured_tensors(imported.planned)
     if not set(wanted) <= {*select_measured_tensors(other.planned), *other.planned.plan.tensors}:
         wanted = [str(value.name) for value in prepared.original.graph.outputs]
-    return _choose_by_measurement(kept, other, anew, unseen, wanted)
+    return _choose_by_measurement(imported, other, requantize, unseen, wanted)
 
 
 def _choose_by_measurement(

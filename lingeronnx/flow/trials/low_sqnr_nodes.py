@@ -52,7 +52,7 @@ def select_low_sqnr_nodes_to_offload(best: Candidate, progress: Progress | None 
     def evaluate_offload(host: Mapping[str, str]) -> Candidate:
         offloaded = prepared.with_host({**prepared.parts.floats, **host})
         planned = plan_model(offloaded, None, progress, best.planned.observed)
-        return build_candidate(offloaded, planned, planned.graph, progress, explain=False)
+        return build_candidate(offloaded, planned, planned.graph, progress, locate_break=False)
 
     now, found = evaluate_offload({}), dict[str, str]()
     own = measure_node_sqnr(now)

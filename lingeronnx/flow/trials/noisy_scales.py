@@ -28,32 +28,32 @@ _MIN_SAMPLES = 16  # samples that tell a gain from chance
 _OCTAVE = 2.0
 
 
-def try_finer_noisy_scales(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `compared_model`, or the same model with finer scales where these bring its outputs clearly nearer.
+def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = None) -> Candidate:
+    """Return `candidate`, or the same model with finer scales where these bring its outputs clearly nearer.
 
     A note says which, and what they gained. Scales that were given stay; so do those of free numbers, which fill the
     integers anyway, and those of a model that is fed its own states, whose calls say little one by one.
     """
-    prepared, planned, exact = compared_model.prepared, compared_model.planned, compared_model.exact
+    prepared, planned, exact = candidate.prepared, candidate.planned, candidate.exact
     choice = planned.basis.choice
     if choice is None or choice.mode != "q-value" or choice.calibrator != "mse" or prepared.conf.state:
-        return compared_model
-    if not can_choose_by_samples(prepared) or compared_model.fidelity.inner_errors.shape[1] < _MIN_SAMPLES:
-        return compared_model
+        return candidate
+    if not can_choose_by_samples(prepared) or candidate.fidelity.inner_errors.shape[1] < _MIN_SAMPLES:
+        return candidate
     if (
-        min(output_sqnr_levels(compared_model), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
-        or compared_model.fidelity.inner_level >= _MAX_SQNR_DB
+        min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
+        or candidate.fidelity.inner_level >= _MAX_SQNR_DB
     ):
-        return compared_model
+        return candidate
     if progress is not None:
         progress("finer scales", 0, None)
-    best, finer = compared_model, []
+    best, finer = candidate, []
     shared = group_shared_scales(planned.parts, planned.target)
     for names in _select_noisiest_scales(planned, planned.plan, shared):
         plan = rescale_tensors(best.planned.plan, names, _OCTAVE, planned.parts, shared, planned.target)
         if plan is None:
             continue
-        other = build_candidate(prepared, replace(planned, plan=plan), exact, progress, explain=False)
+        other = build_candidate(prepared, replace(planned, plan=plan), exact, progress, locate_break=False)
         step = _measured_gain(best, other)
         criterion, accepted = (
             {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z},
@@ -64,11 +64,11 @@ def try_finer_noisy_scales(compared_model: Candidate, progress: Progress | None 
         best = other
         finer.append(names[-1])
     if not finer:
-        return compared_model
+        return candidate
     if best.fidelity.lossy:  # once more, to say where it breaks
         best = build_candidate(prepared, best.planned, exact, progress)
     what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    nearer = f"{_measured_gain(compared_model, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
+    nearer = f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
     return best.with_notes([f"{what}: that brings the outputs {nearer}"])
 
 
@@ -78,7 +78,9 @@ def _measured_gain(old: Candidate, new: Candidate) -> Gain:
     return compute_gain(before, after, new.fidelity.inner_power, before.shape[1])
 
 
-def _select_noisiest_scales(planned: PlannedModel, plan: Plan, shared: tuple[SharedScaleGroup, ...]) -> list[list[str]]:
+def _select_noisiest_scales(
+    planned: PlannedModel, plan: Plan, shared_groups: tuple[SharedScaleGroup, ...]
+) -> list[list[str]]:
     """Return the tensors of the scales with the most noise of their own, beside their power, the noisiest first."""
     choice, stats = planned.basis.choice, planned.basis.stats
     assert choice is not None
@@ -87,7 +89,7 @@ def _select_noisiest_scales(planned: PlannedModel, plan: Plan, shared: tuple[Sha
         *(n for n, said in choice.own.items() if "scale" in said),
     }
     noise = []
-    for group, names in find_searchable_scales(plan, shared, frozenset(fixed)):
+    for group, names in find_searchable_scales(plan, shared_groups, frozenset(fixed)):
         seen = group.stats(stats)
         if seen is not None and seen.power > 0:
             q = plan.tensors[names[0]]

@@ -29,19 +29,19 @@ _MAX_SQNR_DB = 25.0  # dB of an output, or a part of one: below that it is tried
 _MIN_GAIN_DB = 1.0  # dB on average: less is no reason for another form of scales
 
 
-def try_finer_granularity(compared_model: Candidate, progress: Progress | None = None) -> Candidate | None:
-    """Return the model of `compared_model` with finer scales where these bring its outputs clearly nearer, else None.
+def try_finer_granularity(candidate: Candidate, progress: Progress | None = None) -> Candidate | None:
+    """Return the model of `candidate` with finer scales where these bring its outputs clearly nearer, else None.
 
     Stages are judged in it as well. Plans, scales and overrides that were given stay.
     """
-    prepared, planned = compared_model.prepared, compared_model.planned
+    prepared, planned = candidate.prepared, candidate.planned
     settings = _finer_settings(prepared)
     named = bool(prepared.conf.overrides) or planned.basis.choice is None or prepared.read is not None
     if (
         not settings
         or named
-        or not has_decisive_samples(compared_model)
-        or min(output_sqnr_levels(compared_model), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB
+        or not has_decisive_samples(candidate)
+        or min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB
     ):
         return None
     if progress is not None:
@@ -53,7 +53,7 @@ def try_finer_granularity(compared_model: Candidate, progress: Progress | None =
         finer = drop_harmful_stages(first, progress)
     except ConstraintError:  # with require_chip
         return None
-    gain = mean_sqnr_gain_db(compared_model, finer)
+    gain = mean_sqnr_gain_db(candidate, finer)
     accepted = gain >= _MIN_GAIN_DB
     if not log_verdict("granularity", accepted, criterion={"mean_db": _MIN_GAIN_DB}, measured={"gain_db": gain}):
         return None

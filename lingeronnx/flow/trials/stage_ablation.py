@@ -37,51 +37,51 @@ _RELU_MEANS_USED = "biases make means right behind Relus, not in front of them"
 _TRANSFORMS_DROPPED = "moving ranges into the weights was taken back"
 
 
-def drop_harmful_stages(compared_model: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `compared_model`, or the same model without the stages that take its outputs away from the float model's.
+def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) -> Candidate:
+    """Return `candidate`, or the same model without the stages that take its outputs away from the float model's.
 
     Scales that were given stay, and what follows from them.
     """
-    if not has_decisive_samples(compared_model):
-        return compared_model
-    prepared, planned = compared_model.prepared, compared_model.planned
+    if not has_decisive_samples(candidate):
+        return candidate
+    prepared, planned = candidate.prepared, candidate.planned
     bare = _build_unrefined(prepared, planned, progress)
-    best = _choose_refinement(compared_model, bare, progress)
+    best = _choose_refinement(candidate, bare, progress)
     other = _plan_without_transforms(prepared, planned, progress) if planned.basis.choice is not None else None
     if other is not None:
         plain = _build_unrefined(prepared, other, progress)
         if is_better(bare, plain):
             again = _build_refined(prepared, other, RefinementOptions(), progress)
             best = _prefer_if_better(best, _choose_refinement(again, plain, progress), _TRANSFORMS_DROPPED)
-    if best is compared_model or not best.fidelity.lossy:
+    if best is candidate or not best.fidelity.lossy:
         return best
     return build_candidate(prepared, best.planned, best.exact, progress)  # once more, to say where it breaks
 
 
-def _choose_refinement(compared_model: Candidate, bare: Candidate, progress: Progress | None) -> Candidate:
-    """Return `compared_model`, whose weights are refined, `bare` without that, or the same refined in the other way."""
-    best = _prefer_if_better(compared_model, bare, _REFINEMENT_DROPPED)
+def _choose_refinement(candidate: Candidate, bare: Candidate, progress: Progress | None) -> Candidate:
+    """Return `candidate`, whose weights are refined, `bare` without that, or the same refined in the other way."""
+    best = _prefer_if_better(candidate, bare, _REFINEMENT_DROPPED)
     if (
-        mean_sqnr_gain_db(bare, compared_model) < _SMALL_GAIN_DB
-        or min(output_sqnr_levels(compared_model), default=MAX_SQNR_DB) < _LOW_SQNR_DB
+        mean_sqnr_gain_db(bare, candidate) < _SMALL_GAIN_DB
+        or min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) < _LOW_SQNR_DB
     ):
         best = _prefer_if_better(
             best,
-            _build_refined(compared_model.prepared, compared_model.planned, RefinementOptions(means=True), progress),
+            _build_refined(candidate.prepared, candidate.planned, RefinementOptions(means=True), progress),
             _RELU_MEANS_USED,
         )
     return best
 
 
 def _build_unrefined(prepared: PreparedModel, planned: PlannedModel, progress: Progress | None) -> Candidate:
-    return build_candidate(prepared, planned, planned.graph, progress, explain=False)
+    return build_candidate(prepared, planned, planned.graph, progress, locate_break=False)
 
 
 def _build_refined(
-    prepared: PreparedModel, planned: PlannedModel, methods: RefinementOptions, progress: Progress | None
+    prepared: PreparedModel, planned: PlannedModel, options: RefinementOptions, progress: Progress | None
 ) -> Candidate:
     return build_candidate(
-        prepared, planned, refine_weights(planned, methods, progress=progress), progress, explain=False
+        prepared, planned, refine_weights(planned, options, progress=progress), progress, locate_break=False
     )
 
 

@@ -78,7 +78,7 @@ class Concat(Format):
         """Return one scale for each input."""
         return {int(k[8:]): qparams_from_attributes(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
 
         Where it only raises scales, an input above the output's scale becomes 0.
@@ -87,23 +87,23 @@ class Concat(Format):
         from simulator.kernels import Concat as Kernel
         from simulator.kernels import subtract_zero_points
 
-        axis = get_int(bound.attrs, "dim" if bound.attrs["dim"] is not None else "axis", 0)
-        scales = self.read_scales(bound.attrs)
-        rescales, zeros, bits = [], [], get_int(bound.attrs, "o_bits", 8)
-        for index in range(len(bound.node.inputs)):
-            ratio = bound.ratio(scales[index].scale) if index in scales else 1.0
-            lost = bound.how(Arithmetic).raises_only and ratio < 1
-            same = ratio == 1 and bound.zero(f"x_{index}") == bound.zero("o")  # as it is, whatever stands for 0
+        axis = get_int(info.attrs, "dim" if info.attrs["dim"] is not None else "axis", 0)
+        scales = self.read_scales(info.attrs)
+        rescales, zeros, bits = [], [], get_int(info.attrs, "o_bits", 8)
+        for index in range(len(info.node.inputs)):
+            ratio = info.ratio(scales[index].scale) if index in scales else 1.0
+            lost = info.how(Arithmetic).raises_only and ratio < 1
+            same = ratio == 1 and info.zero(f"x_{index}") == info.zero("o")  # as it is, whatever stands for 0
             rescales.append(
-                Rescale.from_shift(ZEROING_SHIFT, bits) if lost else bound.rescale(ratio, bits, 0 if same else None)
+                Rescale.from_shift(ZEROING_SHIFT, bits) if lost else info.rescale(ratio, bits, 0 if same else None)
             )
-            zeros.append(0 if same else bound.zero(f"x_{index}"))
+            zeros.append(0 if same else info.zero(f"x_{index}"))
         return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Join the inputs."""
-        axis = get_int(real.attrs, "dim" if real.attrs["dim"] is not None else "axis", 0)
-        return [real("Concat", *(real.input(i) for i in range(len(real.node.inputs))), axis=axis)]
+        axis = get_int(builder.attrs, "dim" if builder.attrs["dim"] is not None else "axis", 0)
+        return [builder("Concat", *(builder.input(i) for i in range(len(builder.node.inputs))), axis=axis)]
 
 
 CONCAT = Concat()

@@ -27,14 +27,14 @@ class _IndexedIntegerOp(Format):
     domain = ""
     zero_points = True
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the positions of each axis; those that stay as they are count as none."""
         from simulator.kernels import IndexSelect
 
-        shape = bound.source_shapes[0]
-        places = [self.places(bound, axis, size) for axis, size in enumerate(shape)]
+        shape = info.source_shapes[0]
+        places = [self.places(info, axis, size) for axis, size in enumerate(shape)]
         same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
-        return IndexSelect(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill(bound))
+        return IndexSelect(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill(info))
 
     def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return the positions of an axis of `size`."""
@@ -127,11 +127,11 @@ class Pad(_IndexedIntegerOp):
         """The constant, 0 by default."""
         return int(bound.consts[2].reshape(-1)[0]) if 2 in bound.consts else 0
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the standard operator, the constant in real numbers."""
-        value = real.constant(np.float32(real.number(self.fill(real.bound) or 0)), "value")
-        mode = _PAD_MODES[real.bound.how(PadArithmetic).swapped][str(real.attrs["mode"])]
-        return [real("Pad", real.input(), real.given(1), value, mode=mode)]
+        value = builder.constant(np.float32(builder.number(self.fill(builder.bound) or 0)), "value")
+        mode = _PAD_MODES[builder.bound.how(PadArithmetic).swapped][str(builder.attrs["mode"])]
+        return [builder("Pad", builder.input(), builder.given(1), value, mode=mode)]
 
 
 PAD = Pad()
@@ -215,11 +215,11 @@ class ShuffleChannel(_IndexedIntegerOp):
             raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
         return np.arange(size).reshape(groups, -1).T.reshape(-1)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the channels in their new order."""
-        axis = get_int(real.attrs, "axis") % len(real.bound.source_shapes[0])
-        order = real.constant(self.places(real.bound, axis, real.bound.source_shapes[0][axis]), "order")
-        return [real("Gather", real.input(), order, axis=axis)]
+        axis = get_int(builder.attrs, "axis") % len(builder.bound.source_shapes[0])
+        order = builder.constant(self.places(builder.bound, axis, builder.bound.source_shapes[0][axis]), "order")
+        return [builder("Gather", builder.input(), order, axis=axis)]
 
 
 SHUFFLE_CHANNEL = ShuffleChannel()

@@ -24,10 +24,10 @@ from ..shape_inference import Signature
 __all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 
 
-def read_slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: int) -> dict[int, slice] | None:
+def read_slices(node: ir.Node, get_constant: Callable[[int], np.ndarray | None], rank: int) -> dict[int, slice] | None:
     """Return {axis: slice} of a Slice in either form (attributes, or inputs from opset 10 on); None when computed.
 
-    constant : returns constant input `index`, or None.
+    get_constant : returns constant input `index`, or None.
     """
     if "starts" in node.attributes:
         starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
@@ -35,7 +35,7 @@ def read_slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], ran
     else:
         parts = []
         for index in range(1, 5):
-            array = constant(index)
+            array = get_constant(index)
             present = len(node.inputs) > index and node.inputs[index] is not None
             if array is None and (present or index < 3):
                 return None
@@ -79,14 +79,14 @@ class Slice(Format):
     domain = ""
     zero_points = True
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the positions of each axis."""
         from simulator.kernels import IndexSelect
 
-        shape = bound.source_shapes[0]
-        ranges = read_slices(bound.node, bound.consts.get, len(shape))
+        shape = info.source_shapes[0]
+        ranges = read_slices(info.node, info.consts.get, len(shape))
         if ranges is None:
-            raise ModelError(f"{bound.where}: its bounds must be constants")
+            raise ModelError(f"{info.where}: its bounds must be constants")
         places: list[np.ndarray | None] = [None] * len(shape)
         for axis, part in ranges.items():
             index = np.arange(shape[axis])[part]
@@ -108,11 +108,11 @@ class Split(Format):
     zero_points = True
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the cutter; the sizes are `split`, a second input, a list `dims`, or equal."""
         from simulator.kernels import Split as Kernel
 
-        return Kernel(*self.parts(bound))
+        return Kernel(*self.parts(info))
 
     def parts(self, bound: KernelInfo) -> tuple[int, list[int]]:
         """Return the axis, and the size of each part along it."""
@@ -124,10 +124,10 @@ class Split(Format):
         listed = get_ints(a, "dims") if isinstance(a["dims"], list) else None
         return axis, get_ints(a, "split", second or listed or equal)
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the parts."""
-        axis, sizes = self.parts(real.bound)
-        return real.same(real.input(), attributes={"axis": axis, "split": sizes})
+        axis, sizes = self.parts(builder.bound)
+        return builder.same(builder.input(), attributes={"axis": axis, "split": sizes})
 
 
 SPLIT = Split()
@@ -158,28 +158,28 @@ class Gather(Format):
         """The index of an embedding."""
         return [0] if ir.const_value(node.inputs[0]) is None else [1]
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel of the one or the other."""
         from simulator.kernels import Gather as Kernel
         from simulator.kernels import Lookup
 
-        axis, index = get_int(bound.attrs, "axis"), bound.consts.get(1)
-        if 0 in bound.consts:
+        axis, index = get_int(info.attrs, "axis"), info.consts.get(1)
+        if 0 in info.consts:
             if axis or index is not None:
-                raise ModelError(f"{bound.where}: a constant table is read by rows and by a computed index only")
-            return Lookup(bound.constant(0, "int8 int16", "table"))
+                raise ModelError(f"{info.where}: a constant table is read by rows and by a computed index only")
+            return Lookup(info.constant(0, "int8 int16", "table"))
         if index is None:
-            raise ModelError(f"{bound.where}: its index must be a constant")
-        size = bound.source_shapes[0][axis]
-        return Kernel(axis % len(bound.source_shapes[0]), np.where(index < 0, index + size, index))
+            raise ModelError(f"{info.where}: its index must be a constant")
+        size = info.source_shapes[0][axis]
+        return Kernel(axis % len(info.source_shapes[0]), np.where(index < 0, index + size, index))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the choice, of the table's real values where there is one."""
-        axis, bits = get_int(real.attrs, "axis"), get_int(real.attrs, "parameter_bits", 8)
-        if 0 not in real.bound.consts:
-            return [real("Gather", real.input(), real.given(1), axis=axis)]
-        scale = get_number(real.attrs, "scale_o" if real.attrs["scale_o"] else "scale_x")
-        return [real("Gather", real.held(0, scale, bits=bits), real.given(1), axis=axis)]
+        axis, bits = get_int(builder.attrs, "axis"), get_int(builder.attrs, "parameter_bits", 8)
+        if 0 not in builder.bound.consts:
+            return [builder("Gather", builder.input(), builder.given(1), axis=axis)]
+        scale = get_number(builder.attrs, "scale_o" if builder.attrs["scale_o"] else "scale_x")
+        return [builder("Gather", builder.held(0, scale, bits=bits), builder.given(1), axis=axis)]
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
@@ -198,15 +198,15 @@ class ArgMax(Format):
     domain = ""
     attributes = (Attr("axis", "i", 0),)
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the search for the largest integer."""
         from simulator.kernels import ArgMax as Kernel
 
-        return Kernel(get_int(bound.attrs, "axis"))
+        return Kernel(get_int(info.attrs, "axis"))
 
-    def meaning(self, real: FloatNodeBuilder) -> list[ir.Value]:
+    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """There is none: the standard operator gives positions alone."""
-        raise ModelError(f"{real.bound.where}: standard operators have no counterpart")
+        raise ModelError(f"{builder.bound.where}: standard operators have no counterpart")
 
 
 ARG_MAX = ArgMax()

@@ -20,15 +20,15 @@ class _ShapeIntegerOp(Format):
     domain = ""
     zero_points = True
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return a reshape to the declared output shape."""
         from simulator.kernels import Reshape as Kernel
 
-        target, source = self.target(bound), self.source_shape(bound)
+        target, source = self.target(info), self.source_shape(info)
         same = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
         counted = same or min(target[1:], default=1) < 1  # numbers that may yet turn out to be the same
         keeps = bool(target) and ((target[0] in (0, 1) and counted) or (target[0] == -1 and same))
-        return Kernel(tuple(target), per_sample=bound.batched and keeps)
+        return Kernel(tuple(target), per_sample=info.batched and keeps)
 
     def target(self, bound: KernelInfo) -> list[int]:
         """Return the ONNX Reshape target that this node means."""
@@ -119,12 +119,12 @@ class Transpose(_ShapeIntegerOp):
     name = "Transpose"
     attributes = (Attr("perm", "ints", None),)
 
-    def bind(self, bound: KernelInfo) -> Kernel:
+    def bind(self, info: KernelInfo) -> Kernel:
         """Return the kernel that permutes the axes."""
         from simulator.kernels import Transpose as Kernel
 
-        rank = len(self.source_shape(bound))
-        return Kernel(tuple(get_ints(bound.attrs, "perm", range(rank)[::-1])))
+        rank = len(self.source_shape(info))
+        return Kernel(tuple(get_ints(info.attrs, "perm", range(rank)[::-1])))
 
 
 TRANSPOSE = Transpose()

@@ -27,12 +27,12 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     source, result = node.inputs[0], node.outputs[0]
     window = {"kernel_shape": [first, width], "strides": [first, width]}
     between = ir.unique_tensor_name(model, f"{result.name}_rows")
-    before = ir.make_node("AveragePool", [source], window, of=node, what="rows", output=between, like=result)
+    before = ir.make_node("AveragePool", [source], window, origin=node, suffix="rows", output=between, like=result)
     rows = before.outputs[0]
     rows.shape = ir.make_shape([dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]])
     rest = [height // first, 1]
     after = ir.make_node(
-        "AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, of=node, output="", like=result
+        "AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, origin=node, output="", like=result
     )
     ir.replace_nodes(model, [node], [before, after])
     return f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1", "half a step at most"

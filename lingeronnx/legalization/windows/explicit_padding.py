@@ -34,11 +34,13 @@ def clip_pads_to_limits(g: ConvGeometry, limits: ConvLimits) -> list[int]:
     return [min(p, m) for p, m in zip(g.pads, [*most, *most], strict=True)]
 
 
-def insert_pad_before(model: ir.Model, node: ir.Node, target: Target, kept: list[int]) -> tuple[str, str] | None:
-    """Leave the pads `kept` in a convolution, and put the rest into a Pad."""
+def insert_pad_before(
+    model: ir.Model, node: ir.Node, target: Target, remaining_pads: list[int]
+) -> tuple[str, str] | None:
+    """Leave the pads `remaining_pads` in a convolution, and put the rest into a Pad."""
     g = ConvGeometry(node)
     rank = len(g.kernel)
-    rest = [p - k for p, k in zip(g.pads, kept, strict=True)]
+    rest = [p - k for p, k in zip(g.pads, remaining_pads, strict=True)]
     if not any(rest):
         return None
     make = RewriteBuilder(model, node)
@@ -51,5 +53,5 @@ def insert_pad_before(model: ir.Model, node: ir.Node, target: Target, kept: list
         return None
     model.graph.insert_before(node, make.nodes[0])
     node.replace_input_with(0, padded)
-    ir.set_attr(node, "pads", kept)
-    return f"pads {list(g.pads)} made {kept}, the rest in a Pad before", "exact"
+    ir.set_attr(node, "pads", remaining_pads)
+    return f"pads {list(g.pads)} made {remaining_pads}, the rest in a Pad before", "exact"

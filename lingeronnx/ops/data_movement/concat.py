@@ -73,20 +73,20 @@ class Concat(Op):
         rank = len(ir.get_shape(node.outputs[0]) or ())
         return "it concatenates along the batch axis" if rank and ir.get_attr(node, "axis") % rank == 0 else None
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
-        rank, o = len(ir.require_shape(node.outputs[0])), low.written(node)
-        how = low.target.computes(self.name, Arithmetic)
+        rank, o = len(ir.require_shape(node.outputs[0])), context.written(node)
+        how = context.target.computes(self.name, Arithmetic)
         scales, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is not None:
                 scales.append(o)
-                inputs.append(low.constant(node, index, o))
+                inputs.append(context.constant(node, index, o))
                 continue
-            x = low.read(node, index)
+            x = context.read(node, index)
             if how is not None and how.raises_only and x.scale > o.scale:
                 x = o
             scales.append(x)
-            inputs.append(low.integer_as(node, index, x))
+            inputs.append(context.integer_as(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
-        low.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)})
+        context.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)})

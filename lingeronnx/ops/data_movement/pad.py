@@ -187,34 +187,34 @@ class Pad(SameRankRule):
         """Whether the platform runs one of the two forms."""
         return target.runs(self.name) or target.runs(CONV2D.name)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions, between reshapes."""
-        pads, steps = get_pads(node), _plan_pad_steps(node, low.target)
+        pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
-        if steps is None or _lowers_to_iqpad(node, low.target):
-            inputs = [low.integer(node, 0), *_add_pad_inputs(node, low, "pads", pads)]
-            low.emit(formats.PAD, node, inputs, _make_pad_attributes(node, low))
+        if steps is None or _lowers_to_iqpad(node, context.target):
+            inputs = [context.integer(node, 0), *_add_pad_inputs(node, context, "pads", pads)]
+            context.emit(formats.PAD, node, inputs, _make_pad_attributes(node, context))
             return
-        q, value = low.written(node), low.integer(node, 0)
+        q, value = context.written(node), context.integer(node, 0)
         source, result = ([int(d or 1) for d in ir.require_shape(v)[1:]] for v in (node.inputs[0], node.outputs[0]))
         for number, step in enumerate(steps):
             if step.source != source:
-                value = low.insert(
+                value = context.insert(
                     formats.RESHAPE,
                     node,
                     f"image{number}",
-                    [value, _add_reshape_target(node, low, f"image{number}", step.source)],
+                    [value, _add_reshape_target(node, context, f"image{number}", step.source)],
                     {},
                     [None, *step.source],
                     q,
                 )
             source = step.result
-            form, constants, attrs = step.written(node, low, number)
+            form, constants, attrs = step.written(node, context, number)
             if number == len(steps) - 1 and source == result:
-                low.emit(form, node, [value, *constants], attrs)
+                context.emit(form, node, [value, *constants], attrs)
                 return
-            value = low.insert(form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q)
-        low.emit(formats.RESHAPE, node, [value, _add_reshape_target(node, low, "shape", result)], {})
+            value = context.insert(form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q)
+        context.emit(formats.RESHAPE, node, [value, _add_reshape_target(node, context, "shape", result)], {})
 
 
 def _add_reshape_target(node: ir.Node, low: LoweringContext, what: str, shape: Sequence[int]) -> ir.Value:

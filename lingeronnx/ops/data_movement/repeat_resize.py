@@ -39,11 +39,11 @@ class Tile(SameRankRule):
             "its repeats are computed at run time" if ir.const_value(node.inputs[1]) is None else super().reject(node)
         )
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the repeats as they are."""
         repeats = ir.require_const_value(node.inputs[1])
-        constant = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
-        low.emit(formats.TILE, node, [low.integer(node, 0), constant], {})
+        constant = context.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
+        context.emit(formats.TILE, node, [context.integer(node, 0), constant], {})
 
 
 class Expand(SameRankRule):
@@ -52,11 +52,11 @@ class Expand(SameRankRule):
     format = formats.EXPAND
     floats = (("", "Expand"),)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in ir.require_shape(node.outputs[0])[1:])]
-        constant = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
-        low.emit(formats.EXPAND, node, [low.integer(node, 0), constant], {})
+        constant = context.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
+        context.emit(formats.EXPAND, node, [context.integer(node, 0), constant], {})
 
 
 class Resize(SameRankRule):
@@ -80,15 +80,15 @@ class Resize(SameRankRule):
         whole = all(n and m and m % n == 0 for n, m in sizes)
         return None if whole else "its factors are not whole numbers"
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with whole factors in place of sizes."""
         sizes = zip(ir.require_shape(node.inputs[0])[1:], ir.require_shape(node.outputs[0])[1:], strict=True)
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
-        constants = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
+        constants = [context.array(f"{name}_roi", np.zeros(0, np.float32)), context.array(f"{name}_factors", factors)]
         attrs = {
             key: ir.get_attr(node, key)
             for key in ("coordinate_transformation_mode", "nearest_mode")
             if key in node.attributes
         }
-        low.emit(formats.RESIZE, node, [low.integer(node, 0), *constants], {"mode": "nearest", **attrs})
+        context.emit(formats.RESIZE, node, [context.integer(node, 0), *constants], {"mode": "nearest", **attrs})

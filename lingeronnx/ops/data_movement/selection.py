@@ -50,7 +50,7 @@ class Slice(Op):
             return "it slices the batch axis"
         return "its shape is not known before the run" if any(shape[a] is None for a in ranges if a) else None
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
         shape = list(ir.require_shape(node.inputs[0]))
         parts = read_constant_slices(node)
@@ -58,19 +58,19 @@ class Slice(Op):
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))
         ]
-        x, name = low.integer(node, 0), node.outputs[0].name
+        x, name = context.integer(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
             before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
             bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
             constants = [
-                low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
+                context.array(f"{name}_{key}{axis}", np.array([value], np.int64))
                 for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)
             ]
             shape[axis] = len(places)
             if number < len(cuts) - 1:
-                x = low.insert(formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, low.read(node, 0))
+                x = context.insert(formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, context.read(node, 0))
             else:
-                low.emit(formats.SLICE, node, [x, *constants], {})
+                context.emit(formats.SLICE, node, [x, *constants], {})
 
 
 def _is_embedding(node: ir.Node) -> bool:
@@ -114,20 +114,20 @@ class Gather(Op):
         axis = ir.get_attr(node, "axis", 0) % len(shape) if shape else 0
         return "it chooses along the batch axis" if not shape or axis == 0 or shape[axis] is None else None
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""
         if not self.data(node):
-            q = low.written(node)
-            inputs = [low.constant(node, 0, q), low.real(node, 1)]
-            low.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
+            q = context.written(node)
+            inputs = [context.constant(node, 0, q), context.real(node, 1)]
+            context.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
             return
         shape, index = list(ir.require_shape(node.inputs[0])), ir.require_const_value(node.inputs[1])
         axis = ir.get_attr(node, "axis", 0) % len(shape)
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}_index", places)]
+        inputs = [context.integer(node, 0), context.array(f"{node.outputs[0].name}_index", places)]
         if index.ndim:
-            low.emit(formats.GATHER, node, inputs, {"axis": axis})
+            context.emit(formats.GATHER, node, inputs, {"axis": axis})
             return
         shape[axis] = 1
-        one = low.insert(formats.GATHER, node, "one", inputs, {"axis": axis}, shape, low.read(node, 0))
-        low.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})
+        one = context.insert(formats.GATHER, node, "one", inputs, {"axis": axis}, shape, context.read(node, 0))
+        context.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})

@@ -56,16 +56,18 @@ class Reshape(_ShapeRule):
         sizes = [math.prod(int(d or 1) for d in (ir.get_shape(v) or ())[1:]) for v in (node.inputs[0], node.outputs[0])]
         return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the target in numbers; batch 1 where graphs hold one sample."""
         shape = ir.require_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
-        if low.target.single_sample:
+        if context.target.single_sample:
             target = fix_batch_to_one([-1, *target[1:]])
         else:
             target[0] = -1
         name = f"{node.outputs[0].name}_shape"
-        low.emit(formats.RESHAPE, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {})
+        context.emit(
+            formats.RESHAPE, node, [context.integer(node, 0), context.array(name, np.array(target, np.int64))], {}
+        )
 
 
 class Flatten(_ShapeRule):
@@ -80,9 +82,9 @@ class Flatten(_ShapeRule):
         axis = ir.get_attr(node, "axis", 1)
         return super().reject(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit it with axis 1, the only one that keeps the samples apart."""
-        low.emit(formats.FLATTEN, node, low.inputs(node), {"axis": 1})
+        context.emit(formats.FLATTEN, node, context.inputs(node), {"axis": 1})
 
 
 class Squeeze(_ShapeRule):
@@ -91,12 +93,12 @@ class Squeeze(_ShapeRule):
     format = formats.SQUEEZE
     floats = (("", "Squeeze"),)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with axes as an attribute."""
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
-        low.emit(formats.SQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
+        context.emit(formats.SQUEEZE, node, [context.integer(node, 0)], {"axes": axes})
 
 
 class Unsqueeze(_ShapeRule):
@@ -105,11 +107,11 @@ class Unsqueeze(_ShapeRule):
     format = formats.UNSQUEEZE
     floats = (("", "Unsqueeze"),)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with axes as an attribute."""
         rank = len(ir.require_shape(node.outputs[0]))
         axes = sorted(a % rank for a in ir.get_axes(node) or [])
-        low.emit(formats.UNSQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
+        context.emit(formats.UNSQUEEZE, node, [context.integer(node, 0)], {"axes": axes})
 
 
 def check_transpose_rank(node: ir.Node, target: Target) -> object:
@@ -148,17 +150,17 @@ class Transpose(_ShapeRule):
         perm = ir.get_attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
-        perm, value = tuple(ir.get_attr(node, "perm")), low.integer(node, 0)
+        perm, value = tuple(ir.get_attr(node, "perm")), context.integer(node, 0)
         shape = ir.require_shape(node.inputs[0])
-        if perm in low.target.broken_transposes:
-            first, perm = _factor_permutation(perm, low.target.broken_transposes)
-            form, inputs, attrs = _emit_permutation(node, low, value, shape, first)
+        if perm in context.target.broken_transposes:
+            first, perm = _factor_permutation(perm, context.target.broken_transposes)
+            form, inputs, attrs = _emit_permutation(node, context, value, shape, first)
             shape = tuple(shape[axis] for axis in first)
-            value = low.insert(form, node, "rotated", inputs, attrs, shape, low.read(node, 0))
-        form, inputs, attrs = _emit_permutation(node, low, value, shape, perm)
-        low.emit(form, node, inputs, attrs)
+            value = context.insert(form, node, "rotated", inputs, attrs, shape, context.read(node, 0))
+        form, inputs, attrs = _emit_permutation(node, context, value, shape, perm)
+        context.emit(form, node, inputs, attrs)
 
 
 def _emit_permutation(

@@ -64,7 +64,17 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
     value = emit_reshape_to_nchw(low, node, low.integer(node, 0), q)
 
     def distance(what: str, value: ir.Value) -> ir.Value:
-        return emit_channel_affine(low, node, what, value, x=q, o=q, w=Affine(1.0), factors=-1.0, offset=high / q.scale)
+        return emit_channel_affine(
+            low,
+            node,
+            what,
+            value,
+            input_qparams=q,
+            output_qparams=q,
+            weight_qparams=Affine(1.0),
+            factors=-1.0,
+            offset=high / q.scale,
+        )
 
     above = low.insert(formats.RELU, node, "above", [distance("distance", value)], {}, shape, q)
     emit_from_nchw(low, node, formats.RELU, [distance("below", above)], {})
@@ -93,13 +103,13 @@ class Relu(Op):
     scaling = _SCALE_CONSTRAINTS
     keeps = True
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Relu, or Clip from the integer that stands for 0."""
-        q = low.written(node)
+        q = context.written(node)
         if q.zero_point:
-            _emit_clip(node, low, (q.zero_point, q.high))
+            _emit_clip(node, context, (q.zero_point, q.high))
             return
-        super().lower(node, low)
+        super().lower(node, context)
 
 
 class Clip(Op):
@@ -135,20 +145,20 @@ class Clip(Op):
             )
         ]
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Clip with integer bounds; Relu where the top integer is the upper one; on a chip else a composition."""
-        limits, q = get_clip_bounds(node), low.written(node)
+        limits, q = get_clip_bounds(node), context.written(node)
         assert limits is not None
         low_int, high_int = (
             int(q.integers(np.array(end))) if math.isfinite(end) else whole
             for end, whole in zip(limits, (q.low, q.high), strict=True)
         )
         if high_int == q.high and low_int == q.zero_point == 0:
-            low.emit(formats.RELU, node, [low.integer(node, 0)], {})
-        elif low_int == q.zero_point == 0 and q.bits <= 8 and can_compose_clip(node, low.target):
-            _emit_composed_clip(node, low, high_int)
+            context.emit(formats.RELU, node, [context.integer(node, 0)], {})
+        elif low_int == q.zero_point == 0 and q.bits <= 8 and can_compose_clip(node, context.target):
+            _emit_composed_clip(node, context, high_int)
         else:
-            _emit_clip(node, low, (low_int, high_int))
+            _emit_clip(node, context, (low_int, high_int))
 
 
 def is_relu_like(node: ir.Node) -> bool:

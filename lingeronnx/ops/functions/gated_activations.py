@@ -65,14 +65,14 @@ class GatedActivation(Op):
         """Whether the platform has a sigmoid."""
         return SIGMOID.available(target)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit what the platform has for it."""
-        if low.target.runs(TABLE.name):
-            TABLE.lower(node, low)
-        elif SIGMOID.tabled(low.target):
-            self._product(node, low)
+        if context.target.runs(TABLE.name):
+            TABLE.lower(node, context)
+        elif SIGMOID.tabled(context.target):
+            self._product(node, context)
         else:
-            self._glu(node, low)
+            self._glu(node, context)
 
     def _product(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit BatchNorm2dInt, iqSigmoid and iqMul."""

@@ -54,14 +54,14 @@ class HardSigmoid(Op):
         alpha, beta = _gate_coefficients(node)
         return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate, and a Requant where it is wanted at another scale."""
-        o, line = low.written(node), self._line_of(node, low)
+        o, line = context.written(node), self._line_of(node, context)
         if o == Q7:
-            emit_from_nchw(low, node, formats.RELU, [line], {})
+            emit_from_nchw(context, node, formats.RELU, [line], {})
             return
-        gate = low.insert(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
-        emit_from_nchw(low, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
+        gate = context.insert(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
+        emit_from_nchw(context, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
 
     def _line_of(self, node: ir.Node, low: LoweringContext) -> ir.Value:
         """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
@@ -72,7 +72,9 @@ class HardSigmoid(Op):
             near = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
             attrs = formats.REQUANT.scales(x, near)
             value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near), near
-        return emit_channel_affine(low, node, "line", value, x=x, o=Q7, w=w, factors=alpha, offset=beta)
+        return emit_channel_affine(
+            low, node, "line", value, input_qparams=x, output_qparams=Q7, weight_qparams=w, factors=alpha, offset=beta
+        )
 
 
 class HardSwish(HardSigmoid):
@@ -83,9 +85,9 @@ class HardSwish(HardSigmoid):
     floats = (("", "HardSwish"), (ir.FUNCTION_DOMAIN, "HardSwish"))
     scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=gated_product_max_exponent)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate and iqMul."""
-        x, o, shape = low.read(node, 0), low.written(node), nchw_shape(node) or ()
-        gate = low.insert(formats.RELU, node, "gate", [self._line_of(node, low)], {}, shape, Q7)
-        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), x)
-        emit_from_nchw(low, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))
+        x, o, shape = context.read(node, 0), context.written(node), nchw_shape(node) or ()
+        gate = context.insert(formats.RELU, node, "gate", [self._line_of(node, context)], {}, shape, Q7)
+        value = emit_reshape_to_nchw(context, node, context.integer(node, 0), x)
+        emit_from_nchw(context, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))

@@ -70,15 +70,26 @@ class LeakyRelu(Op):
             else "its slope is computed at run time or differs within a channel"
         )
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need be reshaped."""
-        steep, x, o = get_negative_slopes(node), low.read(node, 0), low.written(node)
+        steep, x, o = get_negative_slopes(node), context.read(node, 0), context.written(node)
         assert steep is not None
-        value, shape = emit_reshape_to_nchw(low, node, low.integer(node, 0), x), nchw_shape(node) or ()
-        upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
-        mirrored = emit_channel_affine(low, node, "mirrored", value, x=x, o=x, w=Affine(1.0), factors=-1.0)
-        lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
+        value, shape = emit_reshape_to_nchw(context, node, context.integer(node, 0), x), nchw_shape(node) or ()
+        upper = context.insert(formats.RELU, node, "upper", [value], {}, shape, x)
+        mirrored = emit_channel_affine(
+            context,
+            node,
+            "mirrored",
+            value,
+            input_qparams=x,
+            output_qparams=x,
+            weight_qparams=Affine(1.0),
+            factors=-1.0,
+        )
+        lower = context.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(steep).max(initial=0)) or 1.0
-        w = Affine(2.0 ** min(floor_exponent(((1 << (x.bits - 1)) - 1) / top), low.target.exponents[1]), x.bits)
-        scaled = emit_channel_affine(low, node, "scaled", lower, x=x, o=o, w=w, factors=-steep)
-        emit_from_nchw(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))
+        w = Affine(2.0 ** min(floor_exponent(((1 << (x.bits - 1)) - 1) / top), context.target.exponents[1]), x.bits)
+        scaled = emit_channel_affine(
+            context, node, "scaled", lower, input_qparams=x, output_qparams=o, weight_qparams=w, factors=-steep
+        )
+        emit_from_nchw(context, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -111,20 +111,20 @@ class Table(Op):
         )
         return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the table worked out."""
         from simulator.kernels import all_integers
 
         index = self.data(node)[0]
-        x, o = low.read(node, index), low.written(node)
+        x, o = context.read(node, index), context.written(node)
         scale = float(np.float32(o.scale))
         places = all_integers(8 if x.bits <= 8 else 16) - x.zero_point
-        real = evaluate_float_node(low.model, node, places / float(np.float32(x.scale)))
+        real = evaluate_float_node(context.model, node, places / float(np.float32(x.scale)))
         counts = np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5)
         entries = np.clip(counts + o.zero_point, o.low, o.high)
-        table = low.array(f"{node.outputs[0].name}_table", entries.astype(np.int8 if o.bits <= 8 else np.int16))
+        table = context.array(f"{node.outputs[0].name}_table", entries.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": ir.base_op_type(node), **formats.TABLE.scales(x, o)}
-        low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
+        context.emit(formats.TABLE, node, [context.integer(node, index), table], attrs)
 
 
 class LeakyReluTable(Table):

@@ -77,25 +77,25 @@ class Sigmoid(Op):
         """The reason that the target gives, where it gives one."""
         return target.why.get(self.name) or super().absence(node, target)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the row's way, and a Requant where the output is wanted at another scale."""
-        if low.target.runs(TABLE.name):
-            TABLE.lower(node, low)
+        if context.target.runs(TABLE.name):
+            TABLE.lower(node, context)
             return
-        x, o, shape = low.read(node, 0), low.written(node), list(ir.require_shape(node.outputs[0]))
+        x, o, shape = context.read(node, 0), context.written(node), list(ir.require_shape(node.outputs[0]))
         attrs: dict[str, AttributeValue] = {"scale_o": Q7.scale}
-        if self.tabled(low.target):
-            value, attrs["scale_x"] = self._wide(node, low, low.integer(node, 0), x, shape)
+        if self.tabled(context.target):
+            value, attrs["scale_x"] = self._wide(node, context, context.integer(node, 0), x, shape)
             form: Format = self.format
         else:
-            value, attrs["scale_x"] = self._with_ones(node, low, low.integer(node, 0), x)
+            value, attrs["scale_x"] = self._with_ones(node, context, context.integer(node, 0), x)
             form = formats.GLU
             attrs["dim"], attrs["o_bits"] = len(shape) - 1, Q7.bits  # counted from -1, too little is planned
         if o == Q7:
-            low.emit(form, node, [value], attrs)
+            context.emit(form, node, [value], attrs)
             return
-        value = low.insert(form, node, "q7", [value], attrs, shape, Q7)
-        low.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
+        value = context.insert(form, node, "q7", [value], attrs, shape, Q7)
+        context.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
 
     def insert(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine, shape: Sequence[int | None]

@@ -60,22 +60,22 @@ class BatchNorm2d(WeightLayer):
         """Not counted: one multiplication per element, like other element-wise operators."""
         return 0
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the folded factor and offset, between two reshapes where it is no image."""
         folded = fold_batch_norm_parameters(node)
         assert folded is not None
         factor, offset = folded
-        attrs = self.lowered_attributes(node, low)
-        w = low.read(node, 1)
-        weight = low.array(ir.input_name(node, 1), w.integers(factor), own=True)
-        bias = low.integers(
+        attrs = self.lowered_attributes(node, context)
+        w = context.read(node, 1)
+        weight = context.array(ir.input_name(node, 1), w.integers(factor), keeps_name=True)
+        bias = context.integers(
             f"{node.outputs[0].name}_bias",
             offset,
             get_number(attrs, "scale_x") * get_number(attrs, "scale_w"),
-            low.is_wide(node),
+            context.is_wide(node),
         )
-        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), low.read(node, 0))
-        emit_from_nchw(low, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
+        value = emit_reshape_to_nchw(context, node, context.integer(node, 0), context.read(node, 0))
+        emit_from_nchw(context, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
 
 
 def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
@@ -111,33 +111,43 @@ def emit_from_nchw(
     low.emit(formats.RESHAPE, node, [value, _add_reshape_target(low, node, "shape", shape)], {})
 
 
-def _add_reshape_target(low: LoweringContext, node: ir.Node, what: str, shape: tuple[int | None, ...]) -> ir.Value:
+def _add_reshape_target(low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]) -> ir.Value:
     sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
-    return low.array(f"{node.outputs[0].name}_{what}", np.array(sizes, np.int64))
+    return low.array(f"{node.outputs[0].name}_{suffix}", np.array(sizes, np.int64))
 
 
 def emit_channel_affine(
     low: LoweringContext,
     node: ir.Node,
-    what: str,
+    suffix: str,
     value: ir.Value,
-    x: Affine,
-    o: Affine,
-    w: Affine,
+    input_qparams: Affine,
+    output_qparams: Affine,
+    weight_qparams: Affine,
     factors: float | np.ndarray,
     offset: float = 0.0,
 ) -> ir.Value:
-    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`.
+    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as
+    `input_qparams`.
 
-    o : how the returned result is held. w : how the factors (one, or one per channel) are.
+    output_qparams : how the returned result is held. w : how the factors (one, or one per channel) are.
     """
     shape = nchw_shape(node) or ()
     channels = int(shape[1] or 1)
-    weights = w.integers(np.broadcast_to(factors, (channels,)))
-    base, added = f"{node.outputs[0].name}_{what}", math.floor(offset * x.scale * w.scale + 0.5)
+    weights = weight_qparams.integers(np.broadcast_to(factors, (channels,)))
+    base, added = (
+        f"{node.outputs[0].name}_{suffix}",
+        math.floor(offset * input_qparams.scale * weight_qparams.scale + 0.5),
+    )
     parameters = [low.array(f"{base}_factor", weights), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
     return low.insert(
-        formats.BATCH_NORM2D, node, what, [value, *parameters], formats.BATCH_NORM2D.scales(x, w, o), shape, o
+        formats.BATCH_NORM2D,
+        node,
+        suffix,
+        [value, *parameters],
+        formats.BATCH_NORM2D.scales(input_qparams, weight_qparams, output_qparams),
+        shape,
+        output_qparams,
     )
 
 

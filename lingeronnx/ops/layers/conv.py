@@ -53,9 +53,12 @@ class ConvGeometry:
         return self.group > 1 and self.group == self.inputs
 
 
-def has_known_shapes(g: ConvGeometry) -> bool:
+def has_known_shapes(geometry: ConvGeometry) -> bool:
     """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
+    return len(geometry.source) == len(geometry.result) == len(geometry.kernel) + 2 and None not in (
+        *geometry.source[1:],
+        *geometry.result[1:],
+    )
 
 
 class WeightLayer(Op):
@@ -80,11 +83,11 @@ class WeightLayer(Op):
         """Return the attributes every weight layer has."""
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer node with quantized weight and bias."""
-        attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
-        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, accumulator_scale(attrs))]
-        low.emit(self.format, node, inputs, attrs)
+        attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, context)}
+        inputs = [context.integer(node, 0), context.weight(node, 1), *context.bias(node, 2, accumulator_scale(attrs))]
+        context.emit(self.format, node, inputs, attrs)
 
     def shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of the operator's own."""
@@ -112,14 +115,14 @@ class Conv2d(WeightLayer):
         return self.geometry_attributes(ConvGeometry(node))
 
     @staticmethod
-    def geometry_attributes(g: ConvGeometry) -> dict[str, AttributeValue]:
-        """Return the attributes that tell the sizes `g`."""
+    def geometry_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
+        """Return the attributes that tell the sizes `geometry`."""
         return {
-            "kernel_shape": list(g.kernel),
-            "strides": list(g.strides),
-            "pads": list(g.pads),
-            "dilations": list(g.dilations),
-            "group": g.group,
+            "kernel_shape": list(geometry.kernel),
+            "strides": list(geometry.strides),
+            "pads": list(geometry.pads),
+            "dilations": list(geometry.dilations),
+            "group": geometry.group,
         }
 
     def macs(self, node: ir.Node) -> int:
@@ -143,19 +146,19 @@ class Conv1d(Conv2d):
         image = CONV2D.violations(node, target)
         return image if not (image and target.runs(self.name)) else super().violations(node, target)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
-        if low.target.runs(self.name) and not super().violations(node, low.target):
-            super().lower(node, low)
+        if context.target.runs(self.name) and not super().violations(node, context.target):
+            super().lower(node, context)
             return
-        g, q = ConvGeometry.image(node), low.read(node, 0)
-        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
-        line = low.integer(node, 0)
-        x = low.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
-        weight = low.weight(node, 1, lambda w: w[:, :, None])
-        bias = low.bias(node, 2, accumulator_scale(attrs))
-        y = low.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
-        low.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
+        g, q = ConvGeometry.image(node), context.read(node, 0)
+        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, context)}
+        line = context.integer(node, 0)
+        x = context.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
+        weight = context.weight(node, 1, lambda w: w[:, :, None])
+        bias = context.bias(node, 2, accumulator_scale(attrs))
+        y = context.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, context.written(node))
+        context.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
 
 
 CONV2D = Conv2d()

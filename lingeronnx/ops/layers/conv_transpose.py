@@ -40,15 +40,15 @@ class ConvTranspose2d(WeightLayer):
         source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in source[1:]) * math.prod(int(d or 1) for d in weight[1:])
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with a bias in any case."""
         g = ConvGeometry(node)
         attrs = {
             **Conv2d.geometry_attributes(g),
-            **self.lowered_attributes(node, low),
+            **self.lowered_attributes(node, context),
             "output_padding": list(ir.get_attr(node, "output_padding") or [0, 0]),
         }
-        bias = low.bias(node, 2, accumulator_scale(attrs, g.group))
+        bias = context.bias(node, 2, accumulator_scale(attrs, g.group))
         if not bias:
-            bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
-        low.emit(self.format, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)
+            bias = [context.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
+        context.emit(self.format, node, [context.integer(node, 0), context.weight(node, 1), *bias], attrs)

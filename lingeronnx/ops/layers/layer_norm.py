@@ -81,29 +81,29 @@ class LayerNorm(Op):
         fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
         return None if fits else "its factor does not have one value per element"
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
-        x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
+        x, w, o = context.read(node, 0), context.read(node, 1), context.written(node)
         attrs = formats.LAYER_NORM.scales(x, w, o)
-        if low.target.norm is None:
+        if context.target.norm is None:
             attrs["epsilon"] = float(ir.get_attr(node, "epsilon", DEFAULT_EPSILON))
         gamma = ir.require_const_value(node.inputs[1])
-        copies = _row_repeats(gamma.size, low.target)
+        copies = _row_repeats(gamma.size, context.target)
 
         def view(array: np.ndarray) -> np.ndarray:
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
-        weight = low.weight(node, 1, view)
-        how = low.target.computes(self.name, LayerNormArithmetic)
+        weight = context.weight(node, 1, view)
+        how = context.target.computes(self.name, LayerNormArithmetic)
         if how is not None and how.factor_bits == 16:
-            weight = low.widened(weight)
-        bias = low.bias(node, 2, 2.0**NORMALIZED_FRACTION_BITS * w.scale, view) or [
-            low.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
+            weight = context.widened(weight)
+        bias = context.bias(node, 2, 2.0**NORMALIZED_FRACTION_BITS * w.scale, view) or [
+            context.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
         ]
-        if needs_rank3_rows(node, low.target):
-            self._lower_lines(node, low, [weight, *bias], attrs, gamma.size)
+        if needs_rank3_rows(node, context.target):
+            self._lower_lines(node, context, [weight, *bias], attrs, gamma.size)
         else:
-            low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
+            context.emit(formats.LAYER_NORM, node, [context.integer(node, 0), weight, *bias], attrs)
 
     def _lower_lines(
         self,

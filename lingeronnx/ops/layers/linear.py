@@ -34,7 +34,7 @@ class Linear(WeightLayer):
         result, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in result[1:]) * (1 if _is_diagonal(node) else int(weight[1] or 1))
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
 
         Where the weight has a scale for each group, the groups' factors are the last input.
@@ -42,26 +42,26 @@ class Linear(WeightLayer):
         Chips read two or three axes: of more, all before the last become one.
         """
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
-        o = None if low.leaves_in_float(node) else low.written(node)
-        attrs = formats.LINEAR.scales(low.read(node, 0), low.read(node, 1), o)
-        inputs: list[ir.Value | None] = [low.integer(node, 0), low.weight(node, 1)]
+        o = None if context.leaves_in_float(node) else context.written(node)
+        attrs = formats.LINEAR.scales(context.read(node, 0), context.read(node, 1), o)
+        inputs: list[ir.Value | None] = [context.integer(node, 0), context.weight(node, 1)]
         if bias is not None and np.any(bias):
-            inputs += low.bias(node, 2, accumulator_scale(attrs))
-        held = low.read(node, 1)
+            inputs += context.bias(node, 2, accumulator_scale(attrs))
+        held = context.read(node, 1)
         if isinstance(held.granularity, PerGroup):
             absent = [] if len(inputs) > 2 else [None]
-            inputs += [*absent, low.array(f"{ir.input_name(node, 1)}_factors", held.factors[1].astype(np.uint8))]
+            inputs += [*absent, context.array(f"{ir.input_name(node, 1)}_factors", held.factors[1].astype(np.uint8))]
         full = [int(d or 1) for d in ir.require_shape(node.outputs[0])]
-        if low.target.linear is None or len(full) <= low.target.linear.rank:
-            low.emit(formats.LINEAR, node, inputs, attrs)
+        if context.target.linear is None or len(full) <= context.target.linear.rank:
+            context.emit(formats.LINEAR, node, inputs, attrs)
             return
         rows, base = [1, math.prod(full[1:-1])], ir.output_name(node)
         sizes = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
-        target = low.array(f"{base}_flat_shape", np.array(sizes, np.int64))
-        inputs[0] = low.insert(formats.RESHAPE, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0))
-        value = low.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
-        back = low.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
-        low.emit(formats.RESHAPE, node, [value, back], {})
+        target = context.array(f"{base}_flat_shape", np.array(sizes, np.int64))
+        inputs[0] = context.insert(formats.RESHAPE, node, "flat", [inputs[0], target], {}, sizes, context.read(node, 0))
+        value = context.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], context.written(node))
+        back = context.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
+        context.emit(formats.RESHAPE, node, [value, back], {})
 
 
 def _is_diagonal(node: ir.Node) -> bool:

@@ -48,24 +48,30 @@ class Bmm(BinaryOp):
         result, left = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
-        if low.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
-            super().lower(node, low)
+        if context.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
+            super().lower(node, context)
             return
         base, factors = ir.output_name(node), []
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
-            target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
+            target = context.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
             factors.append(
-                low.insert(
-                    formats.RESHAPE, node, what, [low.integer(node, index), target], {}, sizes, low.read(node, index)
+                context.insert(
+                    formats.RESHAPE,
+                    node,
+                    what,
+                    [context.integer(node, index), target],
+                    {},
+                    sizes,
+                    context.read(node, index),
                 )
             )
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
-        value = low.insert(
-            formats.BMM, node, "heads", factors, self.lowered_attributes(node, low), full[1:], low.written(node)
+        value = context.insert(
+            formats.BMM, node, "heads", factors, self.lowered_attributes(node, context), full[1:], context.written(node)
         )
-        back = low.array(f"{base}_shape", np.array(full, np.int64))
-        low.emit(formats.RESHAPE, node, [value, back], {})
+        back = context.array(f"{base}_shape", np.array(full, np.int64))
+        context.emit(formats.RESHAPE, node, [value, back], {})

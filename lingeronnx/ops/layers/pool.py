@@ -186,9 +186,9 @@ class MaxPool(Op):
             return "its indices are used"
         return _explain_pool_rejection(node)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the same operator on integers."""
-        low.emit(formats.MAX_POOL, node, low.inputs(node), _make_window_attributes(node))
+        context.emit(formats.MAX_POOL, node, context.inputs(node), _make_window_attributes(node))
 
 
 def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
@@ -220,31 +220,31 @@ class AvgPool2d(Op):
         """None where it does not become AvgPool2dInt."""
         return [] if is_lowered_to_linear(node, target) else super().violations(node, target)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""
-        if is_lowered_to_linear(node, low.target):
-            _emit_mean_as_linear(node, low)
+        if is_lowered_to_linear(node, context.target):
+            _emit_mean_as_linear(node, context)
             return
-        x, o = low.read(node, 0), low.written(node)
+        x, o = context.read(node, 0), context.written(node)
         scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.require_shape(node.inputs[0])
-        steps = plan_global_average_steps(node, low.target) if _is_global(node, source) else None
+        steps = plan_global_average_steps(node, context.target) if _is_global(node, source) else None
         if steps is None or steps == [(False, *ir.get_attr(node, "kernel_shape"))]:
-            low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_make_window_attributes(node), **scales})
+            context.emit(formats.AVG_POOL2D, node, context.inputs(node), {**_make_window_attributes(node), **scales})
             return
-        value, channels = low.integer(node, 0), int(source[1] or 1)
+        value, channels = context.integer(node, 0), int(source[1] or 1)
         if len(steps) == 2:
             sides = list(steps[0][1:])
             shape = [*source[:2], *(int(d or 1) // s for d, s in zip(source[2:], sides, strict=True))]
             window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
-            value = low.insert(formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x)
+            value = context.insert(formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x)
         by_ones, *sides = steps[-1]
         if not by_ones:
             window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
-            low.emit(formats.AVG_POOL2D, node, [value], {**window, **scales})
+            context.emit(formats.AVG_POOL2D, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
-        ones = low.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
+        ones = context.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
         attrs = {
             "kernel_shape": sides,
             "strides": [1, 1],
@@ -259,8 +259,8 @@ class AvgPool2d(Op):
         if len(steps) == 2:
             # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
             excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
-            inputs.append(low.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
-        low.emit(formats.CONV2D, node, inputs, attrs)
+            inputs.append(context.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
+        context.emit(formats.CONV2D, node, inputs, attrs)
 
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:

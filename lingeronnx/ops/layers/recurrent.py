@@ -218,18 +218,18 @@ class _RecurrentRule(Op):
 
     # ---- lowering ----
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
-        x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
-        units, gates = int(ir.get_attr(node, "hidden_size")), self._gates(low.target)
-        source = low.integer(node, 0)
+        x, o, w, r = context.read(node, 0), context.written(node), context.read(node, 1), context.read(node, 2)
+        units, gates = int(ir.get_attr(node, "hidden_size")), self._gates(context.target)
+        source = context.integer(node, 0)
         length, width = (int(d or 0) for d in ir.require_shape(node.inputs[0])[1:])
-        square = low.target.recurrent is not None and low.target.recurrent.square
+        square = context.target.recurrent is not None and context.target.recurrent.square
         missing = length - width if square and length > width else 0
         if missing:
-            source = self._padded(node, low, "wide", source, (length, width), length, x)
+            source = self._padded(node, context, "wide", source, (length, width), length, x)
         elif square and length < width:
-            source = self._lengthened(node, low, source, x)
+            source = self._lengthened(node, context, source, x)
         name = ir.input_name(node, 3)
 
         def half(index: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -237,11 +237,11 @@ class _RecurrentRule(Op):
 
         inputs = [
             source,
-            *self._given(node, low, o),
-            low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units, gates), ((0, 0), (0, missing)))),
-            low.constant(node, 2, r, lambda a: self._ordered(a, units, gates)),
-            *low.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
-            *low.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
+            *self._given(node, context, o),
+            context.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units, gates), ((0, 0), (0, missing)))),
+            context.constant(node, 2, r, lambda a: self._ordered(a, units, gates)),
+            *context.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
+            *context.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
         ]
         attrs = {
             "input_size": width + missing,
@@ -263,17 +263,21 @@ class _RecurrentRule(Op):
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
         also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.format.states.items()]
         if square and length < width:
-            steps = low.insert(self.format, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
+            steps = context.insert(
+                self.format, node, "steps", inputs, attrs, (batch, width, units), o, extra_outputs=also
+            )
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
-            slice_bounds = [low.array(f"{ir.output_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
-            low.emit(formats.SLICE, node, [steps, *slice_bounds], {})
+            slice_bounds = [
+                context.array(f"{ir.output_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds
+            ]
+            context.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
-            low.emit(self.format, node, inputs, attrs, also=also)
+            context.emit(self.format, node, inputs, attrs, extra_outputs=also)
         for index in self.results(node)[1:]:
-            low.further_output(node, index, "h")
+            context.further_output(node, index, "h")
         if _is_read(node, 2):
-            low.real_output(node, 2, "c", _CELL_QPARAMS.scale)
+            context.real_output(node, 2, "c", _CELL_QPARAMS.scale)
 
     def _given(self, node: ir.Node, low: LoweringContext, o: Affine) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
@@ -286,7 +290,7 @@ class _RecurrentRule(Op):
             elif key == "lengths":
                 name = ir.input_name(node, index)
                 states.append(
-                    low.real(node, index) if array is None else low.array(name, array.astype(np.int64), own=True)
+                    low.real(node, index) if array is None else low.array(name, array.astype(np.int64), keeps_name=True)
                 )
             elif array is None:
                 states.append(

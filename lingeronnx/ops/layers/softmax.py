@@ -51,20 +51,20 @@ class Softmax(Op):
         """The reason that the target gives, where it gives one."""
         return target.why.get(self.name) or super().absence(node, target)
 
-    def lower(self, node: ir.Node, low: LoweringContext) -> None:
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit, between two transposes where the axis is not the last."""
-        x, o = low.read(node, 0), low.written(node)
+        x, o = context.read(node, 0), context.written(node)
         shape = list(ir.require_shape(node.inputs[0]))
         attrs = {"axis": -1, "dim": -1, **self.format.scales(x, o)}
-        axis, last, value = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
+        axis, last, value = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1, context.integer(node, 0)
         if axis == last:
-            low.emit(self.format, node, [value], attrs)
+            context.emit(self.format, node, [value], attrs)
             return
         turn = [*range(axis), last, *range(axis + 1, last), axis]
         turned = [shape[i] for i in turn]
-        value = low.insert(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
-        value = low.insert(self.format, node, "turned", [value], attrs, turned, o)
-        low.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
+        value = context.insert(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
+        value = context.insert(self.format, node, "turned", [value], attrs, turned, o)
+        context.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
 
 
 class LogSoftmax(Softmax):

@@ -68,8 +68,8 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
             ir.make_node(
                 "Add",
                 [new[-1].outputs[0] if new else scores, initializer],
-                of=node,
-                what="bias" if what == "bias" else "",
+                origin=node,
+                suffix="bias" if what == "bias" else "",
                 output=ir.unique_tensor_name(model, f"{base}_{what}"),
                 like=node.outputs[0],
             )
@@ -127,7 +127,7 @@ def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
     if not _is_batch_invariant_float(factor, len(shape)):
         return 0
     initializer = ir.add_initializer(model, ir.unique_tensor_name(model, f"{node.outputs[0].name}_shown"), factor)
-    new = ir.make_node("Mul", [value, initializer], of=node, output="", like=node.outputs[0])
+    new = ir.make_node("Mul", [value, initializer], origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [new])
     return 1
 

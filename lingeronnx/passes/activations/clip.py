@@ -44,7 +44,7 @@ def simplify_clip(model: ir.Model) -> PassResult:
             changed += 1
             continue
         if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
-            new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
+            new = ir.make_node("Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0])
             ir.replace_nodes(model, [node], [new])
             changed += 1
     return PassResult(changed, why)
@@ -82,6 +82,6 @@ def _replace_with_clip(model: ir.Model, node: ir.Node, limits: tuple[float, floa
             for key, v in zip(("low", "high"), limits, strict=True)
         ]
         inputs, attributes = [ir.require_input(node), *(ends if ends[1] is not None else ends[:1])], {}
-    new = ir.make_node("Clip", inputs, attributes, of=node, output="", like=node.outputs[0])
+    new = ir.make_node("Clip", inputs, attributes, origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [new])
     return new

@@ -34,7 +34,7 @@ def convert_min_max_to_clip(model: ir.Model) -> PassResult:
         base = node.outputs[0].name
         bound = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_bound"), array.reshape(()))
         inputs = [source, bound] if node.op_type == "Max" else [source, None, bound]
-        new = ir.make_node("Clip", inputs, of=node, output="", like=node.outputs[0])
+        new = ir.make_node("Clip", inputs, origin=node, output="", like=node.outputs[0])
         ir.replace_nodes(model, [node], [new])
         changed += 1
     return PassResult(changed, why)

@@ -45,12 +45,18 @@ def _wrap_in_reshapes(model: ir.Model, node: ir.Node, shape: tuple[int | None, .
     )
     dims = [*(node.inputs[0].shape or ())[:axis], int(np.prod([int(d or 1) for d in shape[axis:]]))]  # type: ignore[union-attr]
     before = ir.make_node(
-        "Reshape", [node.inputs[0], flat], of=node, what="flat", output=ir.unique_tensor_name(model, f"{base}_in")
+        "Reshape", [node.inputs[0], flat], origin=node, suffix="flat", output=ir.unique_tensor_name(model, f"{base}_in")
     )
     inner = ir.make_node(
-        node.op_type, [before.outputs[0]], {"axis": axis}, of=node, output=ir.unique_tensor_name(model, f"{base}_out")
+        node.op_type,
+        [before.outputs[0]],
+        {"axis": axis},
+        origin=node,
+        output=ir.unique_tensor_name(model, f"{base}_out"),
     )
-    after = ir.make_node("Reshape", [inner.outputs[0], back], of=node, what="back", output="", like=node.outputs[0])
+    after = ir.make_node(
+        "Reshape", [inner.outputs[0], back], origin=node, suffix="back", output="", like=node.outputs[0]
+    )
     for value in (before.outputs[0], inner.outputs[0]):
         value.type, value.shape = kind, ir.make_shape(dims)
     ir.replace_nodes(model, [node], [before, inner, after])

@@ -51,14 +51,14 @@ def fuse_known_activations(model: ir.Model) -> PassResult:
     return _fuse_regions(model, _matches_known_function)
 
 
-def _fuse_regions(model: ir.Model, worth: _FusionPredicate) -> PassResult:
+def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
     changed, gone, why = 0, set[int](), list[SkipReason]()
     for node in reversed(list(model.graph)):
         if id(node) in gone:
             continue
-        region = _find_region(node, worth)
+        region = _find_region(node, should_fuse)
         if region is None:
-            if (reason := _explain_unfused_gate(node, worth)) is not None:
+            if (reason := _explain_unfused_gate(node, should_fuse)) is not None:
                 why.append(reason)
             continue
         nodes, source = region
@@ -187,7 +187,9 @@ def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Val
     version = ir.get_opset(model)
     graph = ir.Graph([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
     name = _declare_function(model, graph)
-    new = ir.make_node(name, [source], domain=ir.FUNCTION_DOMAIN, of=nodes[-1], output="", like=nodes[-1].outputs[0])
+    new = ir.make_node(
+        name, [source], domain=ir.FUNCTION_DOMAIN, origin=nodes[-1], output="", like=nodes[-1].outputs[0]
+    )
     ir.mark_fused(new, nodes)
     ir.replace_nodes(model, nodes, [new])
 

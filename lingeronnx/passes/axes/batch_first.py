@@ -401,7 +401,7 @@ class _BatchFirstRewriter:
         """Add a node in front of `at`, made after `of`; return its output."""
         name = ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_front")
         self._count += 1
-        node = ir.make_node(op_type, inputs, attributes, of=of, what=f"front{self._count}", output=name)
+        node = ir.make_node(op_type, inputs, attributes, origin=of, suffix=f"front{self._count}", output=name)
         node.outputs[0].type = of.outputs[0].type
         sizes = [math.prod(a.size for a in group) for group in axes]
         node.outputs[0].shape = ir.make_shape(

@@ -140,7 +140,7 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
     if not name:
         return
     turn = ir.make_node(
-        "Transpose", [value], {"perm": list(perm)}, of=node, what=f"{name}_turn", output=name, like=value
+        "Transpose", [value], {"perm": list(perm)}, origin=node, suffix=f"{name}_turn", output=name, like=value
     )
     result = turn.outputs[0]
     for user, index in users:

@@ -79,11 +79,11 @@ def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView |
 
 
 def regroup_factors(
-    view: FactoredView, sizes: Sequence[int | None] | None, fresh: Callable[[int], AxisFactor]
+    view: FactoredView, sizes: Sequence[int | None] | None, make_factor: Callable[[int], AxisFactor]
 ) -> FactoredView | None:
     """Return `view` with its atoms in axes of `sizes`, of which one, with the batch, is not known; None where it fails.
 
-    fresh : makes an atom of a size. An atom that is larger than its axis is cut in two, in `held` also.
+    make_factor : makes an atom of a size. An atom that is larger than its axis is cut in two, in `held` also.
     """
     if sizes is None or list(sizes).count(None) != 1:
         return None
@@ -100,7 +100,7 @@ def regroup_factors(
                 if atom.size > left:
                     if atom.size % left or left == 1:  # an atom of size 1 is none
                         return None
-                    inner, outer = fresh(left), fresh(atom.size // left)
+                    inner, outer = make_factor(left), make_factor(atom.size // left)
                     cuts[atom] = (inner, outer) if end == 0 else (outer, inner)
                     atoms.insert(0 if end == 0 else len(atoms), outer)
                     atom = inner

@@ -59,7 +59,7 @@ def _insert_slice(model: ir.Model, node: ir.Node, part: ir.Value, bounds: tuple[
         ir.add_initializer(model, ir.unique_tensor_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
         for key, value in zip(("start", "end", "axis"), bounds, strict=True)
     ]
-    new = ir.make_node("Slice", [node.inputs[0], *constants], of=node, what=str(part.name), output="", like=part)
+    new = ir.make_node("Slice", [node.inputs[0], *constants], origin=node, suffix=str(part.name), output="", like=part)
     model.graph.insert_before(node, new)
     ir.replace_all_uses(part, new.outputs[0])
     return new.outputs[0]

@@ -102,8 +102,8 @@ def _emit_slices(
         cut = ir.make_node(
             "Slice",
             [source, *ends],
-            of=nodes[-1],
-            what="part",
+            origin=nodes[-1],
+            suffix="part",
             output=ir.unique_tensor_name(model, f"{base}_part"),
             like=source,
         )
@@ -111,13 +111,13 @@ def _emit_slices(
         apart = ir.make_node(
             "Reshape",
             [cut.outputs[0], target],
-            of=nodes[-1],
-            what="apart",
+            origin=nodes[-1],
+            suffix="apart",
             output=ir.unique_tensor_name(model, f"{base}_apart"),
             like=source,
         )
         apart.outputs[0].shape = ir.make_shape([batch, *rest])
-        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, of=nodes[-1], output="", like=result)
+        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, origin=nodes[-1], output="", like=result)
         model.graph.insert_before(node, [cut, apart, last])
         name = result.name
         ir.replace_all_uses(result, last.outputs[0])

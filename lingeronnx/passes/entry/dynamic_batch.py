@@ -97,7 +97,7 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
         ):
             set_batch_axes(model, dict(zip(names, axes, strict=True)))
             _declare_single_sample(model)
-            _apply_dynamic_batch(model, 1, grow=grow)
+            _apply_dynamic_batch(model, 1, output_batch_axes=grow)
             return True
     return False
 
@@ -181,12 +181,15 @@ def _make_random_feed(model: ir.Model, seed: int) -> _Feed:
 
 
 def _apply_dynamic_batch(
-    model: ir.Model, size: int, inside: bool = False, grow: Mapping[str, int] = MappingProxyType({})
+    model: ir.Model,
+    size: int,
+    allow_inner_batch: bool = False,
+    output_batch_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:
     """Rewrite what spells N out; False where the model does not run on synthetic inputs.
 
-    inside : see `_reshape_batch_axis`. grow : {output: the axis of its samples}; the shapes of others are told by
-    nobody.
+    allow_inner_batch : see `_reshape_batch_axis`. grow : {output: the axis of its samples}; the shapes of others are
+    told by nobody.
     """
     fold_constants(model)
     runner = FloatRunner(model)
@@ -199,7 +202,7 @@ def _apply_dynamic_batch(
         if node.domain:
             continue
         if node.op_type == "Reshape":
-            _make_reshape_dynamic(model, node, size, shapes, inside)
+            _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
         elif node.op_type in operators.RECURRENT_OPS and size == 1:
             _make_states_dynamic(model, node)
         elif node.op_type == "Expand":
@@ -217,7 +220,7 @@ def _apply_dynamic_batch(
             if not value.is_graph_output():
                 value.shape = None
     for value in model.graph.outputs:
-        dims, axis = shapes.get(str(value.name), ()), grow.get(str(value.name))
+        dims, axis = shapes.get(str(value.name), ()), output_batch_axes.get(str(value.name))
         if value.const_value is None and not value.is_graph_input():
             free = "N" if axis is not None and dims[axis] == size else None
             told = bool(dims) and axis is not None
@@ -282,7 +285,7 @@ def _repeat_state_per_sample(model: ir.Model, node: ir.Node, index: int, array: 
 
     def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
         output = ir.unique_tensor_name(model, f"{name}_{what}")
-        new = ir.make_node(op_type, inputs, attributes, of=node, what=f"{what}{index}", output=output)
+        new = ir.make_node(op_type, inputs, attributes, origin=node, suffix=f"{what}{index}", output=output)
         model.graph.insert_before(node, new)
         return new.outputs[0]
 

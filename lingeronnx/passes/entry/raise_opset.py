@@ -147,7 +147,7 @@ def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
     elif missing > 0:
         name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_aligned")
         axes = {"axes": list(range(own, own + missing))}
-        unsqueeze = ir.make_node("Unsqueeze", [node.inputs[1]], axes, of=node, what="aligned", output=name)
+        unsqueeze = ir.make_node("Unsqueeze", [node.inputs[1]], axes, origin=node, suffix="aligned", output=name)
         model.graph.insert_before(node, unsqueeze)
         node.replace_input_with(1, unsqueeze.outputs[0])
     return 1

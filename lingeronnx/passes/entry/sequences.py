@@ -93,9 +93,9 @@ def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
         for index, part in enumerate(parts):
             inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
             name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{index}")
-            new.append(ir.make_node("Unsqueeze", inputs, attributes, of=node, what=str(index), output=name))
+            new.append(ir.make_node("Unsqueeze", inputs, attributes, origin=node, suffix=str(index), output=name))
         parts = [row.outputs[0] for row in new]
-    whole = ir.make_node("Concat", parts, {"axis": axis}, of=node, output="", like=node.outputs[0])
+    whole = ir.make_node("Concat", parts, {"axis": axis}, origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [*new, whole])
     _remove_if_unused(model, maker)
     return 1
@@ -103,7 +103,7 @@ def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
 
 def _replace_with_identity(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
     """Put an Identity of `value` in place of `node`: its output keeps name and readers."""
-    same = ir.make_node("Identity", [value], of=node, output="", like=node.outputs[0])
+    same = ir.make_node("Identity", [value], origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [same])
 
 

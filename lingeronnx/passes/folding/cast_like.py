@@ -16,7 +16,7 @@ def convert_cast_like(model: ir.Model) -> PassResult:
         if kind is None:
             why.append(SkipReason(node, f"the element type of '{node.inputs[1].name}' is not known"))
             continue
-        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="", like=node.outputs[0])
+        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, origin=node, output="", like=node.outputs[0])
         ir.replace_nodes(model, [node], [new])
         changed += 1
     return PassResult(changed, why)

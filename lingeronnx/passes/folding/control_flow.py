@@ -142,14 +142,19 @@ def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) ->
             "Unsqueeze",
             [value, axis] if newer else [value],
             None if newer else {"axes": [0]},
-            of=node,
-            what="row",
+            origin=node,
+            suffix="row",
             output=ir.unique_tensor_name(model, f"{value.name}_row"),
         )
         model.graph.insert_before(node, row)
         rows.append(row.outputs[0])
     whole = ir.make_node(
-        "Concat", rows, {"axis": 0}, of=node, what="stack", output=ir.unique_tensor_name(model, f"{node.name}_stack")
+        "Concat",
+        rows,
+        {"axis": 0},
+        origin=node,
+        suffix="stack",
+        output=ir.unique_tensor_name(model, f"{node.name}_stack"),
     )
     model.graph.insert_before(node, whole)
     return whole.outputs[0]
@@ -162,7 +167,7 @@ def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) ->
         if not name or not (old.uses() or old.is_graph_output()):
             continue
         old.name = None
-        same = ir.make_node("Identity", [value], of=node, what=str(name), output=str(name), like=old)
+        same = ir.make_node("Identity", [value], origin=node, suffix=str(name), output=str(name), like=old)
         model.graph.insert_before(node, same)
         ir.replace_all_uses(old, same.outputs[0])
     model.graph.remove(node, safe=True)

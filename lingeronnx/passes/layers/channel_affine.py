@@ -197,7 +197,7 @@ def _convert_to_batch_norm(model: ir.Model, node: ir.Node, source: ir.Value, arr
     base = node.outputs[0].name
     inputs = [ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{k}"), v) for k, v in parts.items()]
     new = ir.make_node(
-        "BatchNormalization", [source, *inputs], {"epsilon": 0.0}, of=node, output="", like=node.outputs[0]
+        "BatchNormalization", [source, *inputs], {"epsilon": 0.0}, origin=node, output="", like=node.outputs[0]
     )
     ir.replace_nodes(model, [node], [new])
     return 1

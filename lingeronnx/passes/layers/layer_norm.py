@@ -99,14 +99,14 @@ def _is_affine(node: ir.Node) -> bool:
 # ---- candidates --------------------------------------------------------------------------------------------------
 
 
-def _iter_source_candidates(root: ir.Node, place: dict[int, int]) -> Iterator[ir.Value]:
+def _iter_source_candidates(root: ir.Node, positions: dict[int, int]) -> Iterator[ir.Value]:
     """Yield the tensors that `root` is computed from alone, nearest first."""
     open_values = _computed_inputs(root)
     for _ in range(_MAX_NODES_AROUND_ROOT):
         if len(open_values) == 1 and _is_float_matrix(open_values[0]):
             yield open_values[0]
         makers = [node for value in open_values if (node := ir.producer(value)) is not None]
-        last = max(makers, key=lambda node: place[id(node)], default=None)
+        last = max(makers, key=lambda node: positions[id(node)], default=None)
         if last is None or last.domain or ir.has_subgraphs(last):
             return
         open_values = [value for value in open_values if ir.producer(value) is not last]
@@ -309,7 +309,7 @@ def _replace_with_layer_norm(model: ir.Model, nodes: list[ir.Node], x: ir.Value,
         name,
         [rows, *parameters],
         {"axis": -count, "epsilon": norm.epsilon},
-        of=last,
+        origin=last,
         output="" if trailing else ir.unique_tensor_name(model, f"{base}_normal"),
         domain="" if standard else ir.FUNCTION_DOMAIN,
         like=rows,
@@ -327,8 +327,8 @@ def _make_transpose(model: ir.Model, value: ir.Value, order: list[int], of: ir.N
         "Transpose",
         [value],
         {"perm": order},
-        of=of,
-        what=what,
+        origin=of,
+        suffix=what,
         output=ir.unique_tensor_name(model, f"{of.outputs[0].name}_{what}"),
     )
     shape = list(value.shape or ())

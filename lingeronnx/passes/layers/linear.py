@@ -101,7 +101,7 @@ def _replace_with_linear(model: ir.Model, nodes: list[ir.Node], weight: np.ndarr
         "Linear",
         [source, new_weight, new_bias],
         domain=ir.FUNCTION_DOMAIN,
-        of=first,
+        origin=first,
         output="",
         like=last.outputs[0],
     )

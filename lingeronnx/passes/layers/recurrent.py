@@ -57,8 +57,8 @@ def convert_to_time_first(model: ir.Model) -> int:
                     "Transpose",
                     [value],
                     {"perm": _BATCH_TIME_PERM},
-                    of=node,
-                    what=f"turn{index}",
+                    origin=node,
+                    suffix=f"turn{index}",
                     output=ir.unique_tensor_name(model, f"{value.name}_time_first"),
                 )
                 turn.outputs[0].type = value.type
@@ -75,7 +75,9 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
     """Let the readers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
     value.name = ir.unique_tensor_name(model, f"{name}_time_first")
-    turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
+    turn = ir.make_node(
+        "Transpose", [value], {"perm": perm}, origin=node, suffix=f"{name}_turn", output=name, like=value
+    )
     ir.replace_all_uses(value, turn.outputs[0])
     turn.replace_input_with(0, value)
     value.shape = None
@@ -147,14 +149,14 @@ class _RecurrentRewriter:
         self,
         kind: str,
         inputs: Sequence[ir.Value | None],
-        what: str,
+        suffix: str,
         sizes: Sequence[int],
         attrs: dict[str, Any],
         domain: str = "",
     ) -> ir.Value:
         """Add a node with output [N, *sizes] in front of the old one."""
-        name = ir.unique_tensor_name(self._model, f"{self._base}_{what}")
-        new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
+        name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}")
+        new = ir.make_node(kind, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain)
         new.outputs[0].type = ir.require_input(self._node).type
         new.outputs[0].shape = ir.make_shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, new)
@@ -309,7 +311,9 @@ class _RecurrentRewriter:
                 model.graph.remove(maker, safe=True)
             return
         name = str(old.name)
-        turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
+        turn = ir.make_node(
+            "Transpose", [new], {"perm": perm}, origin=self._node, suffix=f"{name}_turn", output="", like=old
+        )
         model.graph.insert_before(self._node, turn)
         ir.replace_all_uses(old, turn.outputs[0])
         if maker is self._node:

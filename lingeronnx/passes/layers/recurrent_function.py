@@ -12,14 +12,14 @@ from ...graph import ir
 __all__ = ["declare_recurrent_function"]
 
 
-def declare_recurrent_function(model: ir.Model, kind: str, more: Sequence[str]) -> str:
-    """Add the function of an LSTM or GRU that is given `more` to the model, once; return its name."""
-    function = "_".join(filter(None, (kind, "".join(key[0] for key in more))))
+def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequence[str]) -> str:
+    """Add the function of an LSTM or GRU that is given `optional_inputs` to the model, once; return its name."""
+    function = "_".join(filter(None, (kind, "".join(key[0] for key in optional_inputs))))
     if any(f.domain == ir.FUNCTION_DOMAIN and f.name == function for f in model.functions.values()):
         return function
     version = ir.get_opset(model)
     x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
-    further = {key: ir.Value(name=key) for key in more}
+    further = {key: ir.Value(name=key) for key in optional_inputs}
     nodes: list[ir.Node] = []
 
     def add(
@@ -58,7 +58,7 @@ def declare_recurrent_function(model: ir.Model, kind: str, more: Sequence[str]) 
     kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
     if kind == "GRU":
         kinds["linear_before_reset"] = ir.AttributeType.INT
-    count = 3 if kind == "LSTM" else 2 if more else 1
+    count = 3 if kind == "LSTM" else 2 if optional_inputs else 1
     steps = ir.Node(
         "",
         kind,
@@ -72,12 +72,12 @@ def declare_recurrent_function(model: ir.Model, kind: str, more: Sequence[str]) 
     flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
     # all outputs are passed on: one without a reader would lose its name
-    ends = ("h_last", "c_last") if more else ("h", "c")
+    ends = ("h_last", "c_last") if optional_inputs else ("h", "c")
     last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
     body = ir.Graph(
         [x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function
     )
-    told = {"given": ir.AttributeType.STRINGS} if more else {}
+    told = {"given": ir.AttributeType.STRINGS} if optional_inputs else {}
     options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
     declared = ir.Function(ir.FUNCTION_DOMAIN, function, graph=body, attributes=options)
     model.functions[declared.identifier()] = declared

@@ -96,10 +96,15 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
     added, value = [], source
     for what, op_type, extra, attrs, dims in steps:
         new = ir.make_node(
-            op_type, [value, *extra], attrs, of=node, what=what, output=ir.unique_tensor_name(model, f"{base}_{what}")
+            op_type,
+            [value, *extra],
+            attrs,
+            origin=node,
+            suffix=what,
+            output=ir.unique_tensor_name(model, f"{base}_{what}"),
         )
         value = new.outputs[0]
         value.type, value.shape = node.outputs[0].type, ir.make_shape([batch, *dims])
         added.append(new)
-    added.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
+    added.append(ir.make_node("Reshape", [value, back], origin=node, output="", like=node.outputs[0]))
     ir.replace_nodes(model, [node], added)

@@ -37,7 +37,7 @@ def convert_spatial_pools(model: ir.Model) -> PassResult:
             continue
         size = [int(shape[2]), int(shape[3])]
         kind = "MaxPool" if "Max" in node.op_type else "AveragePool"
-        pool = ir.make_node(kind, [source], {"kernel_shape": size, "strides": size}, of=node, output="")
+        pool = ir.make_node(kind, [source], {"kernel_shape": size, "strides": size}, origin=node, output="")
         if keep:
             pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
             ir.replace_nodes(model, [node], [pool])
@@ -46,7 +46,13 @@ def convert_spatial_pools(model: ir.Model) -> PassResult:
             pool.outputs[0].type = node.outputs[0].type
             pool.outputs[0].shape = ir.make_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
             flat = ir.make_node(
-                "Flatten", [pool.outputs[0]], {"axis": 1}, of=node, what="flatten", output="", like=node.outputs[0]
+                "Flatten",
+                [pool.outputs[0]],
+                {"axis": 1},
+                origin=node,
+                suffix="flatten",
+                output="",
+                like=node.outputs[0],
             )
             ir.replace_nodes(model, [node], [pool, flat])
         changed += 1

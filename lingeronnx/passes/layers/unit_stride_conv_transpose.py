@@ -77,5 +77,5 @@ def _replace_with_conv(model: ir.Model, node: ir.Node, weight: np.ndarray) -> No
         "group": group,
     }
     inputs = [node.inputs[0], held, *node.inputs[2:]]
-    new = ir.make_node("Conv", inputs, attributes, of=node, output="", like=node.outputs[0])
+    new = ir.make_node("Conv", inputs, attributes, origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [new])

@@ -35,7 +35,7 @@ def separate_batch_axis(model: ir.Model) -> None:
         given = [_make_reshape(model, value, (-1, *(ir.get_shape(value) or ())), taken) for value in data]
         inputs = [*(one.outputs[0] for one in given), *node.inputs[len(data) :]]
         name = ir.reserve_name(f"{node.outputs[0].name}_apart", taken)
-        moved = ir.make_node(node.op_type, inputs, within, output=name, of=node)
+        moved = ir.make_node(node.op_type, inputs, within, output=name, origin=node)
         back = _make_reshape(model, moved.outputs[0], (-1, *(ir.get_shape(node.outputs[0]) or ())[1:]), taken)
         ir.replace_nodes(model, [node], [*given, moved, back])
 

@@ -43,24 +43,24 @@ def _bias_and_sum_bound(weight: np.ndarray, bias: np.ndarray | None, zero: int, 
     return biases, int((wide * (reach + abs(zero)) + np.abs(biases)).max(initial=0))
 
 
-def _to_uint8(do: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
+def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
     """Return int8 x as uint8, 128 higher.
 
     onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions for them; those of
     uint8 by uint8 are exact everywhere.
     """
     if isinstance(x, np.ndarray):
-        return do.constant((x.astype(np.int16) + 128).astype(np.uint8))
-    return do("Cast", do("Add", do.wide(x), 128), to=_UINT8)
+        return builder.constant((x.astype(np.int16) + 128).astype(np.uint8))
+    return builder("Cast", builder("Add", builder.wide(x), 128), to=_UINT8)
 
 
-def _uint8_zero_point(do: IntegerNodes, zero: int = 0) -> ir.Value:
+def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
     """Return the zero point of what `_to_uint8` gives."""
-    return do.constant(np.array(128 + zero, np.uint8))
+    return builder.constant(np.array(128 + zero, np.uint8))
 
 
 def _conv(
-    do: IntegerNodes, kernel: k.Conv, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Conv, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     """ConvInteger pads with the zero point."""
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
@@ -72,54 +72,61 @@ def _conv(
         "dilations": list(kernel.dilations or [1] * spatial),
         "group": kernel.group,
     }
-    zeros = _uint8_zero_point(do, kernel.zero), _uint8_zero_point(do)
-    sums = do("ConvInteger", _to_uint8(do, xs[0]), _to_uint8(do, kernel.weight), *zeros, **settings)
+    zeros = _uint8_zero_point(builder, kernel.zero), _uint8_zero_point(builder)
+    sums = builder("ConvInteger", _to_uint8(builder, xs[0]), _to_uint8(builder, kernel.weight), *zeros, **settings)
     bias, bound = _bias_and_sum_bound(kernel.weight, kernel.bias, kernel.zero, 128)
     view = (1, -1, *[1] * spatial)
-    acc = do("Add", do.wide(sums), bias.reshape(view))
-    return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip), view), kernel.rescale.dtype)]
+    acc = builder("Add", builder.wide(sums), bias.reshape(view))
+    return [
+        builder.narrow(builder.rescaled(acc, kernel.rescale.within(bound, kernel.clip), view), kernel.rescale.dtype)
+    ]
 
 
-def integer_matmul(do: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
+def integer_matmul(builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
     """Return the sums of x [..., I] less `zero` with weight [I, O]."""
     if dtype == weight.dtype == np.int8:
-        return do.wide(
-            do(
+        return builder.wide(
+            builder(
                 "MatMulInteger",
-                _to_uint8(do, x),
-                _to_uint8(do, weight),
-                _uint8_zero_point(do, zero),
-                _uint8_zero_point(do),
+                _to_uint8(builder, x),
+                _to_uint8(builder, weight),
+                _uint8_zero_point(builder, zero),
+                _uint8_zero_point(builder),
             )
         )
-    return do("MatMul", do.wide(x, zero), do.constant(weight.astype(np.int64)))
+    return builder("MatMul", builder.wide(x, zero), builder.constant(weight.astype(np.int64)))
 
 
 def _linear(
-    do: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     weight = kernel.products
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
-    acc = do("Add", integer_matmul(do, xs[0], weight.T, types[0], kernel.zero), bias)
+    acc = builder("Add", integer_matmul(builder, xs[0], weight.T, types[0], kernel.zero), bias)
     form = kernel.rescale.within(bound, kernel.clip)
-    return [do.narrow(do.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
+    return [builder.narrow(builder.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
 
 
 def _matmul(
-    do: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     if all(dtype == np.int8 for dtype in types):
-        acc = do.wide(
-            do("MatMulInteger", *(_to_uint8(do, x) for x in xs), _uint8_zero_point(do), _uint8_zero_point(do))
+        acc = builder.wide(
+            builder(
+                "MatMulInteger",
+                *(_to_uint8(builder, x) for x in xs),
+                _uint8_zero_point(builder),
+                _uint8_zero_point(builder),
+            )
         )
     else:
-        acc = do("MatMul", *map(do.wide, xs))
+        acc = builder("MatMul", *map(builder.wide, xs))
     form = kernel.rescale.within(shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip)
-    return [do.narrow(do.rescaled(acc, form), kernel.rescale.dtype)]
+    return [builder.narrow(builder.rescaled(acc, form), kernel.rescale.dtype)]
 
 
 def _sum(
-    do: IntegerNodes,
+    builder: IntegerNodes,
     kernel: k.AddShift | k.AddScaled,
     xs: Sequence[ir.Value],
     shapes: Shapes,
@@ -131,62 +138,63 @@ def _sum(
     else:
         *each, out = kernel.x, kernel.y, kernel.out
     bounds = [max_magnitude(dtype) for dtype in types]
-    parts = [do.rescaled(do.wide(x), r.within(bound)) for x, r, bound in zip(xs, each, bounds, strict=True)]
-    total = do("Add" if kernel.sign > 0 else "Sub", *parts)
+    parts = [builder.rescaled(builder.wide(x), r.within(bound)) for x, r, bound in zip(xs, each, bounds, strict=True)]
+    total = builder("Add" if kernel.sign > 0 else "Sub", *parts)
     whole = sum(r.bound(bound) for r, bound in zip(each, bounds, strict=True))
-    return [do.narrow(do.rescaled(total, out.within(whole, kernel.clip)), out.dtype)]
+    return [builder.narrow(builder.rescaled(total, out.within(whole, kernel.clip)), out.dtype)]
 
 
 def _mul(
-    do: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     form = kernel.rescale.within(math.prod(map(max_magnitude, types)), kernel.clip)
-    return [do.narrow(do.rescaled(do("Mul", *map(do.wide, xs)), form), kernel.rescale.dtype)]
+    return [builder.narrow(builder.rescaled(builder("Mul", *map(builder.wide, xs)), form), kernel.rescale.dtype)]
 
 
 def _affine(
-    do: IntegerNodes, kernel: k.ChannelAffine, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.ChannelAffine, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
     bias, bound = _bias_and_sum_bound(weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0]))
-    acc = do("Add", do("Mul", do.wide(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
-    return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip)), kernel.rescale.dtype)]
+    acc = builder("Add", builder("Mul", builder.wide(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
+    return [builder.narrow(builder.rescaled(acc, kernel.rescale.within(bound, kernel.clip)), kernel.rescale.dtype)]
 
 
 def _requant(
-    do: IntegerNodes, kernel: k.Requant, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Requant, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    right, x = kernel.rescale.pow2_shift, do.wide(xs[0])
+    right, x = kernel.rescale.pow2_shift, builder.wide(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
-        return [do.narrow(do("Mul", x, 1 << -right), kernel.rescale.dtype)]
-    return [do.narrow(do.rescaled(x, kernel.rescale.within(max_magnitude(types[0]))), kernel.rescale.dtype)]
+        return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
+    return [builder.narrow(builder.rescaled(x, kernel.rescale.within(max_magnitude(types[0]))), kernel.rescale.dtype)]
 
 
 def _concat(
-    do: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     parts = [
-        do.rescaled(do.wide(x), rescale.within(max_magnitude(dtype)))
+        builder.rescaled(builder.wide(x), rescale.within(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
     ]
-    return [do.narrow(do("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
+    return [builder.narrow(builder("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
 
 
 def _centered(
-    do: IntegerNodes, kernel: k.ZeroPointKernel, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.ZeroPointKernel, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     moved = [
-        do.narrow(do.wide(x, zero), np.dtype(np.int16)) if zero else x for x, zero in zip(xs, kernel.zeros, strict=True)
+        builder.narrow(builder.wide(x, zero), np.dtype(np.int16)) if zero else x
+        for x, zero in zip(xs, kernel.zeros, strict=True)
     ]
     kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zeros, strict=True)]
     if type(kernel.kernel) not in LAYER_WRITERS:
         raise NotExactError(f"{type(kernel.kernel).__name__} with a zero point")
-    return LAYER_WRITERS[type(kernel.kernel)](do, kernel.kernel, moved, shapes, kinds)
+    return LAYER_WRITERS[type(kernel.kernel)](builder, kernel.kernel, moved, shapes, kinds)
 
 
 def _average(
-    do: IntegerNodes, kernel: k.AvgPool, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.AvgPool, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     """The window's sum by a convolution with ones, exact in float32; a division is a table of all sums."""
     spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
@@ -195,20 +203,20 @@ def _average(
     if bound >= _FLOAT32_EXACT_LIMIT:
         raise NotExactError(f"sums up to {bound} of a pool; float32 counts to {_FLOAT32_EXACT_LIMIT}")
     channels = shapes[0][1]
-    ones = do.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
-    sums = do(
+    ones = builder.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
+    sums = builder(
         "Conv",
-        do("Cast", xs[0], to=_FLOAT),
+        builder("Cast", xs[0], to=_FLOAT),
         ones,
         group=channels,
         kernel_shape=list(kernel.kernel),
         strides=list(kernel.strides or [1] * spatial),
         pads=list(kernel.pads or [0] * 2 * spatial),
     )
-    acc, rule = do.wide(sums), kernel.rule
+    acc, rule = builder.wide(sums), kernel.rule
     if isinstance(rule, Rescale | ChainedRescale):
-        return [do.narrow(do.rescaled(acc, rule.within(bound, kernel.clip)), rule.dtype)]
-    return [do.chosen(build_quotient_table(rule, bound, kernel.clip), do("Add", acc, bound))]
+        return [builder.narrow(builder.rescaled(acc, rule.within(bound, kernel.clip)), rule.dtype)]
+    return [builder.chosen(build_quotient_table(rule, bound, kernel.clip), builder("Add", acc, bound))]
 
 
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
@@ -224,20 +232,24 @@ def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | N
 
 
 def _table(
-    do: IntegerNodes, kernel: k.Table, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Table, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     values = np.asarray(kernel.values).reshape(-1)
-    return [do.chosen(values, do("Add", do.wide(xs[0]), len(values) // 2))]
+    return [builder.chosen(values, builder("Add", builder.wide(xs[0]), len(values) // 2))]
 
 
 def _glu(
-    do: IntegerNodes, kernel: k.Glu, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Glu, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2
-    value, gate = do.several("Split", do.wide(xs[0]), np.array([half, half]), outputs=2, axis=axis)
-    gates = do.chosen(np.asarray(kernel.gate, np.int64), do("Add", gate, 128))
-    return [do.narrow(do.rescaled(do("Mul", value, gates), kernel.rescale.within(128 << 15)), kernel.rescale.dtype)]
+    value, gate = builder.several("Split", builder.wide(xs[0]), np.array([half, half]), outputs=2, axis=axis)
+    gates = builder.chosen(np.asarray(kernel.gate, np.int64), builder("Add", gate, 128))
+    return [
+        builder.narrow(
+            builder.rescaled(builder("Mul", value, gates), kernel.rescale.within(128 << 15)), kernel.rescale.dtype
+        )
+    ]
 
 
 LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {

@@ -26,13 +26,13 @@ __all__ = ["RECURRENT_WRITERS"]
 Step = Callable[[IntegerNodes, ir.Value, list[ir.Value]], list[ir.Value]]
 
 
-def _split_last_axis(do: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+def _split_last_axis(builder: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
     """Return the last axis of x cut into pieces of these sizes."""
-    return do.several("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
+    return builder.several("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
 
 
 def _gate_sums(
-    do: IntegerNodes,
+    builder: IntegerNodes,
     x: ir.Value,
     weight: np.ndarray,
     bias: np.ndarray,
@@ -41,12 +41,12 @@ def _gate_sums(
 ) -> ir.Value:
     """Return rescale(x W^T + b) of x [..., I] in `dtype`, W [O, I]."""
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * max_magnitude(dtype) + np.abs(bias.astype(np.int64))
-    acc = do("Add", integer_matmul(do, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
-    return do.rescaled(acc, rescale.within(int(wide.max(initial=0))))
+    acc = builder("Add", integer_matmul(builder, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
+    return builder.rescaled(acc, rescale.within(int(wide.max(initial=0))))
 
 
 def _lstm(
-    do: IntegerNodes, kernel: k.Lstm, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Lstm, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, packed = kernel.units, kernel.arithmetic == "q11"
     tables = [load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh")]
@@ -73,73 +73,78 @@ def _lstm(
         state = inner.rescaled(inner("Mul", o, curve(inner, 1, line)), out)
         return [inner.narrow(state, kernel.rescale_o.dtype), c]
 
-    y, h, c = _build_scan(do, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
-    c = do.narrow(_pack_cells(do, c, units) if packed else c, np.dtype(np.int32))
+    y, h, c = _build_scan(builder, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
+    c = builder.narrow(_pack_cells(builder, c, units) if packed else c, np.dtype(np.int32))
     return [[y, h, c][index] for index in kernel.kept]
 
 
-def _pack_cells(do: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
+def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
     """Return cells [.., H] of 16 bits two by two in one number, the first one lower; the rest is 0."""
     half = units // 2
     even, odd, last = (
-        do.chosen_last(c, np.arange(*ends)) for ends in ((0, 2 * half, 2), (1, 2 * half, 2), (2 * half, units))
+        builder.chosen_last(c, np.arange(*ends)) for ends in ((0, 2 * half, 2), (1, 2 * half, 2), (2 * half, units))
     )
-    pairs = do("Add", do("Mod", even, 1 << 16), do("Mul", odd, 1 << 16))
-    rest = do("Mul", do.chosen_last(c, np.arange(half)), 0)
-    return do("Concat", pairs, do("Mod", last, 1 << 16), rest, axis=-1)
+    pairs = builder("Add", builder("Mod", even, 1 << 16), builder("Mul", odd, 1 << 16))
+    rest = builder("Mul", builder.chosen_last(c, np.arange(half)), 0)
+    return builder("Concat", pairs, builder("Mod", last, 1 << 16), rest, axis=-1)
 
 
 def _gru(
-    do: IntegerNodes, kernel: k.Gru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.Gru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, down, kind = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     cut, new_form = 2 * units, kernel.rescale_o.within(1 << 31)
 
-    def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+    def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
-        first, own = _split_last_axis(do, a, [cut, units])
-        b = _gate_sums(do, h, kernel.weight_h[:cut], kernel.bias_h[:cut], kernel.rescale_h, kind)
+        first, own = _split_last_axis(builder, a, [cut, units])
+        b = _gate_sums(builder, h, kernel.weight_h[:cut], kernel.bias_h[:cut], kernel.rescale_h, kind)
         r, z = _split_last_axis(
-            do, do.followed(sigmoid, do.sat(do("Add", first, b), 32), kernel.gate_bits), [units, units]
+            builder,
+            builder.followed(sigmoid, builder.sat(builder("Add", first, b), 32), kernel.gate_bits),
+            [units, units],
         )
-        wide, rows = do.wide(h), slice(cut, None)
-        read = h if kernel.reset_after else do.narrow(do.rsh(do("Mul", r, wide), down), kind)
-        m = _gate_sums(do, read, kernel.weight_h[rows], kernel.bias_h[rows], kernel.rescale_h, kind)
+        wide, rows = builder.wide(h), slice(cut, None)
+        read = h if kernel.reset_after else builder.narrow(builder.rsh(builder("Mul", r, wide), down), kind)
+        m = _gate_sums(builder, read, kernel.weight_h[rows], kernel.bias_h[rows], kernel.rescale_h, kind)
         if kernel.reset_after:
-            m = do.rsh(do("Mul", r, m), down)
-        new = do.rescaled(do.followed(tanh, do.sat(do("Add", own, m), 32), 32), new_form)
-        mixed = do("Add", new, do.rsh(do("Mul", z, do("Sub", wide, new)), down))
-        return [do.narrow(do.sat(mixed, kernel.rescale_o.bits), kind)]
+            m = builder.rsh(builder("Mul", r, m), down)
+        new = builder.rescaled(builder.followed(tanh, builder.sat(builder("Add", own, m), 32), 32), new_form)
+        mixed = builder("Add", new, builder.rsh(builder("Mul", z, builder("Sub", wide, new)), down))
+        return [builder.narrow(builder.sat(mixed, kernel.rescale_o.bits), kind)]
 
-    found = _build_scan(do, kernel, xs, types, step, [kind])
+    found = _build_scan(builder, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
 
 
 def _executor_gru(
-    do: IntegerNodes, kernel: k.ExecutorGru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes, kernel: k.ExecutorGru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     units, kind = kernel.units, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     cut, out = 2 * units, kernel.rescale_o.within(1 << 16)
 
-    def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+    def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
-        b = _gate_sums(do, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kind)
-        (first, own), (joined, inner) = _split_last_axis(do, a, [cut, units]), _split_last_axis(do, b, [cut, units])
-        sums = do.sat(do("Add", first, joined) if kernel.joined else first, 16)
-        r, z = _split_last_axis(do, do.followed(sigmoid, sums, 8), [units, units])
-        n = do.followed(tanh, do.sat(do("Add", own, do.rsh(do("Mul", r, inner), 7)), 16), 8)
-        half = do("Mul", z, do.rsh(do.wide(h), 1))
-        mixed = do("Add", half, do("Mul", do("Sub", 128, z), n))
-        return [do.narrow(do.rescaled(mixed, out), kind)]
+        b = _gate_sums(builder, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kind)
+        (first, own), (joined, inner) = (
+            _split_last_axis(builder, a, [cut, units]),
+            _split_last_axis(builder, b, [cut, units]),
+        )
+        sums = builder.sat(builder("Add", first, joined) if kernel.joined else first, 16)
+        r, z = _split_last_axis(builder, builder.followed(sigmoid, sums, 8), [units, units])
+        n = builder.followed(tanh, builder.sat(builder("Add", own, builder.rsh(builder("Mul", r, inner), 7)), 16), 8)
+        half = builder("Mul", z, builder.rsh(builder.wide(h), 1))
+        mixed = builder("Add", half, builder("Mul", builder("Sub", 128, z), n))
+        return [builder.narrow(builder.rescaled(mixed, out), kind)]
 
-    found = _build_scan(do, kernel, xs, types, step, [kind])
+    found = _build_scan(builder, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
 
 
 def _build_scan(
-    do: IntegerNodes,
+    builder: IntegerNodes,
     kernel: RecurrentKernel,
     xs: Sequence[ir.Value],
     types: Sequence[np.dtype],
@@ -153,21 +158,21 @@ def _build_scan(
     """
     if "lengths" in (*kernel.given, *kernel.fixed):
         raise NotExactError("it is given lengths")
-    x = do("Transpose", xs[0], perm=[1, 0, 2]) if kernel.time_axis else xs[0]
-    sums = _gate_sums(do, x, kernel.weight_x, kernel.bias_x, kernel.rescale_x, types[0])
-    samples = do("Slice", do("Shape", x), np.array([1]), np.array([2]))
-    size = do("Concat", samples, np.array([kernel.units]), axis=0)
+    x = builder("Transpose", xs[0], perm=[1, 0, 2]) if kernel.time_axis else xs[0]
+    sums = _gate_sums(builder, x, kernel.weight_x, kernel.bias_x, kernel.rescale_x, types[0])
+    samples = builder("Slice", builder("Shape", x), np.array([1]), np.array([2]))
+    size = builder("Concat", samples, np.array([kernel.units]), axis=0)
     given = dict(zip(kernel.given, xs[1:], strict=True))
     first = []
     for name, kind in zip(("h", "c"), kinds, strict=False):
         if name in given:
-            state = do("Reshape", do.narrow(do.wide(given[name]), kind), np.array([-1, kernel.units]))
+            state = builder("Reshape", builder.narrow(builder.wide(given[name]), kind), np.array([-1, kernel.units]))
         else:
             start = np.reshape(kernel.fixed.get(name, np.zeros(kernel.units)), (-1, kernel.units)).astype(kind)
-            state = do("Expand", do.constant(start), size)
+            state = builder("Expand", builder.constant(start), size)
         first.append(state)
-    inner = IntegerNodes(do.names)
-    a, *before = (ir.Value(name=f"step_{next(do.names)}") for _ in range(1 + len(kinds)))
+    inner = IntegerNodes(builder.names)
+    a, *before = (ir.Value(name=f"step_{next(builder.names)}") for _ in range(1 + len(kinds)))
     for value, kind in zip((a, *before), (np.dtype(np.int64), *kinds), strict=True):
         value.type = ir.make_tensor_type(kind)
     after = step(inner, a, before)
@@ -176,7 +181,7 @@ def _build_scan(
         value.type = ir.make_tensor_type(kind)
     body = ir.Graph([*before, a], [*after, line], nodes=inner.nodes, name="step")
     backwards = None if kernel.forward else [1]
-    *states, y = do.several(
+    *states, y = builder.several(
         "Scan",
         *first,
         sums,
@@ -186,8 +191,8 @@ def _build_scan(
         **({} if backwards is None else {"scan_input_directions": backwards, "scan_output_directions": backwards}),
     )
     axis = np.array([1 if kernel.time_axis else 0])
-    sequence = do("Transpose", y, perm=[1, 0, 2]) if kernel.time_axis else y
-    return [sequence, *(do("Unsqueeze", state, axis) for state in states)]
+    sequence = builder("Transpose", y, perm=[1, 0, 2]) if kernel.time_axis else y
+    return [sequence, *(builder("Unsqueeze", state, axis) for state in states)]
 
 
 RECURRENT_WRITERS: Mapping[type[Kernel], KernelWriter] = {k.Lstm: _lstm, k.Gru: _gru, k.ExecutorGru: _executor_gru}

@@ -110,13 +110,13 @@ def output_qparams(model: ir.Model) -> dict[str, Affine]:
     return found
 
 
-def outputs_match(want: np.ndarray, got: np.ndarray, q: Affine | None) -> bool:
-    """Return whether two outputs are the same, to the last bit or, held as `q`, by their integers."""
+def outputs_match(want: np.ndarray, got: np.ndarray, qparams: Affine | None) -> bool:
+    """Return whether two outputs are the same, to the last bit or, held as `qparams`, by their integers."""
     if want.shape != got.shape:
         return False
-    if q is None or np.array_equal(want, got):
+    if qparams is None or np.array_equal(want, got):
         return bool(np.array_equal(want, got, equal_nan=want.dtype.kind == "f"))
-    integers, counts = (np.rint(array.astype(np.float64) * q.scale) for array in (want, got))
+    integers, counts = (np.rint(array.astype(np.float64) * qparams.scale) for array in (want, got))
     return bool(np.array_equal(integers, counts) and np.allclose(want, got, rtol=1e-6, atol=0))
 
 

@@ -95,106 +95,110 @@ class ExactWriter(QdqWriter):
         super().__post_init__()
         self.unsigned = True
 
-    def meaning(self, form: Format, real: FloatNodeBuilder, out: Sequence[Affine | None], bits: int) -> list[ir.Value]:
+    def meaning(
+        self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
+    ) -> list[ir.Value]:
         """Return the outputs of a node in the first exact form that it has, else their real values."""
-        if form is DEQUANT:
-            return form.meaning(real)
-        kernel = form.bind(real.bound)
-        if form is QUANT:
-            return self._floor(real, kernel)
+        if op_format is DEQUANT:
+            return op_format.meaning(writer)
+        kernel = op_format.bind(writer.bound)
+        if op_format is QUANT:
+            return self._floor(writer, kernel)
         if isinstance(kernel, _EXACT_KERNELS):
-            return form.meaning(real)
-        where = str(real.node.outputs[0].name)
+            return op_format.meaning(writer)
+        where = str(writer.node.outputs[0].name)
         try:
             if isinstance(kernel, k.Table):
-                return self._looked_up(real, kernel)
-            return self._with_amount(form, real, kernel, out[0], bits)
+                return self._looked_up(writer, kernel)
+            return self._with_amount(op_format, writer, kernel, out[0], bits)
         except NotExactError as error:
             reason = str(error)
         if self.with_functions and not isinstance(kernel, FloatLinear):
             try:
-                return self._function(form, real, kernel)
+                return self._function(op_format, writer, kernel)
             except NotExactError as error:
                 reason = str(error)
-        self.approximate[where] = (form.name, reason)
-        return form.meaning(real)
+        self.approximate[where] = (op_format.name, reason)
+        return op_format.meaning(writer)
 
     # ---- with amounts --------------------------------------------------------------------------------------------
 
     def _with_amount(
-        self, form: Format, real: FloatNodeBuilder, kernel: Kernel, out: Affine | None, bits: int
+        self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel, out: Affine | None, bits: int
     ) -> list[ir.Value]:
         if isinstance(kernel, FloatLinear):
-            check_float32_sum(kernel, [q.scale for _, q in self._operands(form, real)], self._weight_scale(real))
-            return form.meaning(real)
+            check_float32_sum(
+                kernel, [q.scale for _, q in self._operands(op_format, writer)], self._weight_scale(writer)
+            )
+            return op_format.meaning(writer)
         if out is None or out.zero_point:
             raise NotExactError("its output has a zero point")
-        inputs = [q for _, q in self._operands(form, real)]
+        inputs = [q for _, q in self._operands(op_format, writer)]
         if any(q.zero_point for q in inputs):
             raise NotExactError("an input has a zero point")
         held = [q.scale for q in inputs]
         each = compute_operand_offsets(kernel, held, out.scale, bits)
-        where = str(real.node.outputs[0].name)
+        where = str(writer.node.outputs[0].name)
         if each is not None:
             added = [one.value for one in each]
             if any(added):
                 self.amounts[where] = tuple(added)
             rounds_each = isinstance(kernel, k.AddShift)
             operands = [
-                self._operand(real, index, value, out, rounds_each)
-                for index, value in zip(form.operands(real.node), added, strict=True)
+                self._operand(writer, index, value, out, rounds_each)
+                for index, value in zip(op_format.operands(writer.node), added, strict=True)
             ]
-            for index, operand in zip(form.operands(real.node), operands, strict=True):
-                real.give(index, operand)
-            return form.meaning(real)
-        shapes = [real.bound.source_shapes[index] for index in form.operands(real.node)]
+            for index, operand in zip(op_format.operands(writer.node), operands, strict=True):
+                writer.give(index, operand)
+            return op_format.meaning(writer)
+        shapes = [writer.bound.source_shapes[index] for index in op_format.operands(writer.node)]
         types = [np.dtype("int8" if q.bits <= 8 else "int16" if q.bits <= 16 else "int32") for q in inputs]
-        found = compute_tie_offset(kernel, held, shapes, types, self._weight_scale(real), out.scale, bits)
+        found = compute_tie_offset(kernel, held, shapes, types, self._weight_scale(writer), out.scale, bits)
         if found.value:
             self.amounts[where] = (found.value,)
         if isinstance(kernel, k.Linear) and len(shapes[0]) != 2:
-            return [self._rows(form, real, kernel, found)]
-        (value,) = form.meaning(real)
-        return [self._added(real, value, found.value) if found.value else value]
+            return [self._rows(op_format, writer, kernel, found)]
+        (value,) = op_format.meaning(writer)
+        return [self._added(writer, value, found.value) if found.value else value]
 
-    def _rows(self, form: Format, real: FloatNodeBuilder, kernel: k.Linear, found: TieOffset) -> ir.Value:
+    def _rows(self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, found: TieOffset) -> ir.Value:
         """Return a product of rows less the negative of its bias and amount, as one number each where that is exact.
 
         onnxruntime makes a Gemm of a product and a sum (some releases cannot open what comes out), not of a difference.
         """
-        assert isinstance(form, WeightedIntegerOp)
-        unit = get_number(real.attrs, "scale_x") * get_number(real.attrs, "scale_w")
-        x, weight = form.weights(real, turned=True)[:2]
-        value = real("MatMul", x, weight)
+        assert isinstance(op_format, WeightedIntegerOp)
+        unit = get_number(writer.attrs, "scale_x") * get_number(writer.attrs, "scale_w")
+        x, weight = op_format.weights(writer, transposed=True)[:2]
+        value = writer("MatMul", x, weight)
         bias = np.zeros(len(kernel.weight)) if kernel.bias is None else np.asarray(kernel.bias) / unit
         together = 2 * found.bound < FLOAT32_EXACT_LIMIT  # half steps, too, are integers of 24 bits
-        value = real("Sub", value, real.constant((-bias - found.value * together).astype(np.float32), "minus_bias"))
-        return value if together or not found.value else self._added(real, value, found.value)
+        value = writer("Sub", value, writer.constant((-bias - found.value * together).astype(np.float32), "minus_bias"))
+        return value if together or not found.value else self._added(writer, value, found.value)
 
-    def _weight_scale(self, real: FloatNodeBuilder) -> float | None:
+    def _weight_scale(self, writer: FloatNodeBuilder) -> float | None:
         """Return the one scale of a node's weight, None where there are several or it has no weight."""
-        found = get_scales(real.attrs, "scale_w") if "scale_w" in real.attrs else None
+        found = get_scales(writer.attrs, "scale_w") if "scale_w" in writer.attrs else None
         return None if isinstance(found, Sequence) else found
 
-    def _added(self, real: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
-        return real("Add", value, real.constant(np.float32(half), "half_step"))
+    def _added(self, writer: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
+        return writer("Add", value, writer.constant(np.float32(half), "half_step"))
 
-    def _operand(self, real: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
+    def _operand(self, writer: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
         """Return operand `index` with its amount; `rounded`: brought to the integers of the output first."""
-        value = real.input(index)
+        value = writer.input(index)
         if not half:
             return value
-        value = self._added(real, value, half)
+        value = self._added(writer, value, half)
         if not rounded:
             return value
-        parameters = [real.step(str(value.name), out.scale), *real.zero(ir.DataType.INT8)]
-        return real("DequantizeLinear", real("QuantizeLinear", value, *parameters), *parameters)
+        parameters = [writer.step(str(value.name), out.scale), *writer.zero(ir.DataType.INT8)]
+        return writer("DequantizeLinear", writer("QuantizeLinear", value, *parameters), *parameters)
 
-    def _floor(self, real: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
+    def _floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return the real input, brought to the whole number that the simulator gives it; see `kernels.borders`."""
-        x = real.given(0)
+        x = writer.given(0)
         assert isinstance(kernel, k.Quant)
-        where = str(real.node.outputs[0].name)
+        where = str(writer.node.outputs[0].name)
         if kernel.rule == "single":
             self.approximate[where] = (QUANT.name, "it rounds as the training side does")
             return [x]  # type: ignore[list-item]
@@ -204,61 +208,61 @@ class ExactWriter(QdqWriter):
         single = kernel.rule == "luna"
         kind = np.float32 if single else np.float64
         scaled, half, back = (
-            real.constant(np.asarray(value, kind), what)
+            writer.constant(np.asarray(value, kind), what)
             for value, what in ((kernel.scale, "counts"), (0.5, "half"), (1.0 / kernel.scale, "unit"))
         )
-        wide = x if single else real("Cast", x, to=_DOUBLE)
-        whole = real("Floor", real("Add", real("Mul", wide, scaled), half))
-        value = real("Mul", whole, back)
-        return [value if single else real("Cast", value, to=int(ir.DataType.FLOAT))]
+        wide = x if single else writer("Cast", x, to=_DOUBLE)
+        whole = writer("Floor", writer("Add", writer("Mul", wide, scaled), half))
+        value = writer("Mul", whole, back)
+        return [value if single else writer("Cast", value, to=int(ir.DataType.FLOAT))]
 
-    def _looked_up(self, real: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
+    def _looked_up(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
         """Return the integers that a table gives."""
-        place = real("Cast", self._integers_of(real, 0), to=int(ir.DataType.INT64))
-        place = real("Add", place, real.constant(np.int64(kernel.values.size // 2), "middle"))
-        entries = real("Gather", real.constant(np.reshape(kernel.values, -1), "entries"), place, axis=0)
+        place = writer("Cast", self._integers_of(writer, 0), to=int(ir.DataType.INT64))
+        place = writer("Add", place, writer.constant(np.int64(kernel.values.size // 2), "middle"))
+        entries = writer("Gather", writer.constant(np.reshape(kernel.values, -1), "entries"), place, axis=0)
         self.ready.add(entries)
         return [entries]
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
-    def _function(self, form: Format, real: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
+    def _function(self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return a call of the kernel's function, on the integers of the inputs."""
-        operands = form.operands(real.node)
-        inputs = [self._integers_of(real, index) for index in operands]
+        operands = op_format.operands(writer.node)
+        inputs = [self._integers_of(writer, index) for index in operands]
         types = [np.dtype(value.dtype.numpy()) for value in inputs]  # type: ignore[union-attr]
-        shapes = [real.bound.source_shapes[index] for index in operands]
-        name = f"{form.name}_{len(self.written)}"
+        shapes = [writer.bound.source_shapes[index] for index in operands]
+        name = f"{op_format.name}_{len(self.written)}"
         written = build_kernel_function(kernel, name, shapes, types, self.opset)
         kept = getattr(kernel, "kept", range(len(written.outputs)))
         call = ir.node(
-            name, inputs, {}, domain=DOMAIN, num_outputs=len(written.outputs), name=f"{real.node.name}_{name}"
+            name, inputs, {}, domain=DOMAIN, num_outputs=len(written.outputs), name=f"{writer.node.name}_{name}"
         )
-        ir.mark_origin(call, real.node)
+        ir.mark_origin(call, writer.node)
         for value, index in zip(call.outputs, kept, strict=True):
-            value.name = self._name(f"{real.node.outputs[index].name}_integers")
-            self.called[str(real.node.outputs[index].name)] = name
-        real.nodes.append(call)
+            value.name = self._name(f"{writer.node.outputs[index].name}_integers")
+            self.called[str(writer.node.outputs[index].name)] = name
+        writer.nodes.append(call)
         self.ready.update(call.outputs)
         self.written[name] = written
         placed = dict(zip(kept, call.outputs, strict=True))
-        return [placed.get(index, call.outputs[0]) for index in range(len(real.node.outputs))]
+        return [placed.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
 
-    def _operands(self, form: Format, real: FloatNodeBuilder) -> list[tuple[int, Affine]]:
+    def _operands(self, op_format: Format, writer: FloatNodeBuilder) -> list[tuple[int, Affine]]:
         """Return the operands of a node with how each is held."""
         found = []
-        for index in form.operands(real.node):
-            q = real.held_as(index)
+        for index in op_format.operands(writer.node):
+            q = writer.held_as(index)
             if q is None:
                 raise NotExactError(f"the scale of its input {index} is not known")
             found.append((index, q))
         return found
 
-    def _integers_of(self, real: FloatNodeBuilder, index: int) -> ir.Value:
+    def _integers_of(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
         """Return the integers of operand `index`."""
-        value = real.node.inputs[index]
+        value = writer.node.inputs[index]
         held = None if value is None else self.held.get(value)
-        integers = value if index in real.bound.consts else None if held is None else held.integers
+        integers = value if index in writer.bound.consts else None if held is None else held.integers
         if integers is None or integers.dtype is None:
             raise NotExactError(f"its input {index} is held in real numbers")
         if np.dtype(integers.dtype.numpy()) not in (np.int8, np.int16, np.int32):

@@ -51,12 +51,12 @@ class Data:
         what: str = "data",
         optional: Collection[str] = (),
         fixed: Mapping[str, np.ndarray] | None = None,
-        hold: bool = False,
+        hold_out: bool = False,
         most: int | None = None,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         self.advice = advice
-        self.hold = hold
+        self.hold = hold_out
         self._most = most
         self._held: list[dict[str, np.ndarray]] = []
         self._complete = False

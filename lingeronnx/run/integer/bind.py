@@ -58,10 +58,10 @@ class Binder:
         specs: Mapping[str, TensorSpec],
         batched: bool,
         keep: Collection[str] | None = (),
-        opened: FallbackSessionCache | None = None,
+        fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
-        self._opened = opened
+        self._opened = fallback_sessions
         self.specs = dict(specs)
         self.held: dict[str, Affine] = {}
         self.steps: list[Step] = []
@@ -97,18 +97,18 @@ class Binder:
         known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
         return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
 
-    def _bind(self, form: Format, node: ir.Node) -> None:
-        attrs = read_attributes(form, node)
+    def _bind(self, op_format: Format, node: ir.Node) -> None:
+        attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
-        for index in form.operands(node):
+        for index in op_format.operands(node):
             if index in consts:
                 self._constant(names[index], consts[index])
             elif names[index] not in self.specs:
                 raise ModelError(
                     f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; the file is damaged"
                 )
-        self._check_scales(form, node, attrs, names)
+        self._check_scales(op_format, node, attrs, names)
         if not self._side.target.zero_points and (key := find_nonzero_zero_point(attrs)) is not None:
             raise ModelError(
                 f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
@@ -118,18 +118,18 @@ class Binder:
             node,
             attrs,
             consts,
-            self._side.arithmetic(form, node),
+            self._side.arithmetic(op_format, node),
             [self.specs[name].shape if name in self.specs else () for name in names],
             self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )
-        fn = bind_kernel(form, bound)
-        inputs = tuple(names[i] for i in form.operands(node))
-        reals = {str(node.outputs[i].name) for i in form.reals(bound)}
+        fn = bind_kernel(op_format, bound)
+        inputs = tuple(names[i] for i in op_format.operands(node))
+        reals = {str(node.outputs[i].name) for i in op_format.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
         inside = {name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals}
         self._append(Step(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
-        written = form.out_scales(bound, [self.held.get(name) for name in names])
+        written = op_format.out_scales(bound, [self.held.get(name) for name in names])
         for value, q in zip(node.outputs, written, strict=False):
             if value.name in reals and q is not None:
                 self._real(value.name, inside[value.name], q.scale)
@@ -144,8 +144,8 @@ class Binder:
         self.inner[held] = name
         self._taken.add(held)
 
-    def _check_scales(self, form: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
-        read = form.read_scales(attrs)
+    def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
+        read = op_format.read_scales(attrs)
         for index, q in read.items():
             own = self.held.get(names[index]) if index < len(names) else None
             if own is not None and own.scale != q.scale:
@@ -157,7 +157,7 @@ class Binder:
             if name not in self.held:
                 continue
             zero = self.held[name].zero_point
-            taken = read[index].zero_point if index in read else zero if form.zero_points else 0
+            taken = read[index].zero_point if index in read else zero if op_format.zero_points else 0
             if zero != taken:
                 raise ModelError(
                     f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}; "
@@ -201,14 +201,14 @@ class Binder:
                 self._append(Step(fallback, fallback.inputs, fallback.outputs))
 
 
-def bind_kernel(form: Format, bound: KernelInfo) -> Kernel:
+def bind_kernel(op_format: Format, bound: KernelInfo) -> Kernel:
     """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
     """
-    bound.how(form.kind)
+    bound.how(op_format.kind)
     try:
-        return form.bind(bound)
+        return op_format.bind(bound)
     except ModelError:
         raise
     except ValueError as error:

@@ -49,10 +49,10 @@ class ArithmeticSide:
         trains = name == "training" or (name is None and number == 3)
         return cls(target, number if trains else 0)
 
-    def arithmetic(self, form: Format, node: ir.Node) -> Arithmetic:
-        """Return how `form` is computed; ModelError where that is not known."""
-        trained = self.target.training.get(self.dialect or 3, {}).get(form.name)
-        found = trained if self.dialect else self.target.arithmetic(form.name)
+    def arithmetic(self, op_format: Format, node: ir.Node) -> Arithmetic:
+        """Return how `op_format` is computed; ModelError where that is not known."""
+        trained = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
+        found = trained if self.dialect else self.target.arithmetic(op_format.name)
         if found is not None:
             return found
         if self.dialect:

@@ -155,13 +155,13 @@ class IntegerRunner:
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
         specs = {n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
+        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, fallback_sessions=self.opened)
         binder.run(None if wanted is None else find_ancestors(self.model.graph, wanted))
         return GraphWalk(binder, given)
 
     def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
+        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, fallback_sessions=self.opened)
         binder.run()
         return BoundGraph(binder.steps, binder.specs, binder.held, binder.inner)
 

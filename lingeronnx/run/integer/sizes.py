@@ -22,16 +22,16 @@ __all__ = ["infer_shapes"]
 class _ShapeBinder(Binder):
     """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
 
-    def _bind(self, form: Format, node: ir.Node) -> None:
+    def _bind(self, op_format: Format, node: ir.Node) -> None:
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
-            super()._bind(form, node)
+            super()._bind(op_format, node)
 
     def _integer(self, node: ir.Node) -> Format | None:
         with contextlib.suppress(ModelError):
             return super()._integer(node)
         return None
 
-    def _check_scales(self, form: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
+    def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
         pass
 
     def _flush(self) -> None:

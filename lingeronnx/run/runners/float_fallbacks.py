@@ -123,8 +123,8 @@ class FloatFallback(NumpyKernel):
     A sample's outputs are the same in any batch, to the last bit: see `choose_batching`. Sample by sample when the
     nodes mix samples or were written for one sample only.
 
-    opened : {digest: session} of islands that are shared; one of the same nodes and constants is taken from there, or
-    put there.
+    fallback_sessions : {digest: session} of islands that are shared; one of the same nodes and constants is taken from
+    there, or put there.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class FloatFallback(NumpyKernel):
         model: ir.Model,
         nodes: Sequence[ir.Node],
         keep: Collection[str],
-        opened: FallbackSessionCache | None = None,
+        fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        self._opened = {} if opened is None else opened
+        self._opened = {} if fallback_sessions is None else fallback_sessions
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
         outside_reads = {
             str(v.name)

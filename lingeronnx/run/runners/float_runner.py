@@ -67,7 +67,9 @@ class ShapeRunner:
         for name in self._names:
             proto.graph.node.add(op_type="Shape", input=[name], output=[f"{name}#shape"])
             proto.graph.output.append(onnx.ValueInfoProto(name=f"{name}#shape"))
-        self._session = open_ort_session(proto, "the float model", apart=self._apart, plain=True)
+        self._session = open_ort_session(
+            proto, "the float model", external_constants=self._apart, disable_optimizations=True
+        )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
         """Return {tensor: shape}, the inputs among them; ModelError where the model does not run on `feed`."""
@@ -115,7 +117,7 @@ class FloatRunner:
 
     def _opened(self, stage: ModelStage) -> OrtSession:
         stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
-        return open_ort_session(stage.proto, "the float model", apart=self._apart)
+        return open_ort_session(stage.proto, "the float model", external_constants=self._apart)
 
     @cached_property
     def _axes(self) -> dict[str, int]:

@@ -35,8 +35,8 @@ def open_ort_session(
     proto: onnx.ModelProto,
     label: str,
     threads: int = 0,
-    apart: Mapping[str, np.ndarray] = MappingProxyType({}),
-    plain: bool = False,
+    external_constants: Mapping[str, np.ndarray] = MappingProxyType({}),
+    disable_optimizations: bool = False,
 ) -> OrtSession:
     """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
 
@@ -53,13 +53,13 @@ def open_ort_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
     options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
     level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_DISABLE_ALL if plain else level.ORT_ENABLE_BASIC
-    if plain:
+    options.graph_optimization_level = level.ORT_DISABLE_ALL if disable_optimizations else level.ORT_ENABLE_BASIC
+    if disable_optimizations:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # a Shape as soon as it can be told
-    stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in apart]
+    stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants]
     if stored:
-        values = [ort.OrtValue.ortvalue_from_numpy(apart[name]) for name in stored]
+        values = [ort.OrtValue.ortvalue_from_numpy(external_constants[name]) for name in stored]
         options.add_external_initializers(stored, values)
     try:
         with ir.session_source(proto) as content:
@@ -68,7 +68,12 @@ def open_ort_session(
             )
     except Exception as error:
         if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
-            return open_ort_session(ir.reattach_constants(proto, apart), label, threads, plain=plain)
+            return open_ort_session(
+                ir.reattach_constants(proto, external_constants),
+                label,
+                threads,
+                disable_optimizations=disable_optimizations,
+            )
         raise ModelError(f"onnxruntime cannot run {label}: {explain_ort_error(error)}") from error
     if turning:
         session.run = with_loop_timeout(session.run, ort.RunOptions)

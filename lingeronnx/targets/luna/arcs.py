@@ -56,7 +56,7 @@ ARCS = Target(
         {
             **make_common_ops(packer_profile.ARCS),
             **make_layer_ops(ZERO_ON_LEFT_SHIFT, packer_profile.ARCS),
-            **make_add_ops(LEFT_SHIFT, either=False),
+            **make_add_ops(LEFT_SHIFT, can_shift_either=False),
             **make_average_pool_ops(packer_profile.ARCS),
             **make_support_rows(LayerArithmetic(ZERO_ON_LEFT_SHIFT), "Conv1dInt"),
             **make_support_rows(DivArithmetic(NO_LEFT_SHIFT), "iqDiv"),

@@ -78,7 +78,7 @@ SOFTMAX_LIMITS = SoftmaxLimits(max_length=2048)
 _MAX_TRANSPOSE_BYTES = 65536
 
 
-def make_common_ops(kind: PackerProfile, *, raises_only: bool = False) -> dict[str, OperatorSupport]:
+def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) -> dict[str, OperatorSupport]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
     broken = kind.move.broken + kind.move.between_convolutions
     return {
@@ -98,7 +98,7 @@ def make_common_ops(kind: PackerProfile, *, raises_only: bool = False) -> dict[s
             "ArgMax",
         ),
         **make_support_rows(RequantArithmetic(LEFT_SHIFT, wraps=True), "Requant"),
-        **make_support_rows(ConcatArithmetic(LEFT_SHIFT, raises_only=raises_only), "iqCat"),
+        **make_support_rows(ConcatArithmetic(LEFT_SHIFT, raises_only=zeroes_larger_scales), "iqCat"),
         **make_support_rows(
             Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_MAX_TRANSPOSE_BYTES)
         ),
@@ -129,9 +129,9 @@ def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str,
     }
 
 
-def make_add_ops(requantize: Requantization, *, either: bool) -> dict[str, OperatorSupport]:
+def make_add_ops(requantize: Requantization, *, can_shift_either: bool) -> dict[str, OperatorSupport]:
     """Return sums and differences. either : whether either operand may be the one to be shifted."""
-    limits = BinaryOperandLimits(images=False, either=either)
+    limits = BinaryOperandLimits(images=False, either=can_shift_either)
     return make_support_rows(AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits)
 
 
@@ -186,10 +186,10 @@ ARCS_VENUSA_FAULTS = (
 )
 
 
-def make_layer_norm_ops(factor_bits: int | None = None, min_length: int = 1) -> dict[str, OperatorSupport]:
+def make_layer_norm_ops(gamma_bits: int | None = None, min_length: int = 1) -> dict[str, OperatorSupport]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
     return make_support_rows(
-        LayerNormArithmetic(NO_LEFT_SHIFT, factor_bits),
+        LayerNormArithmetic(NO_LEFT_SHIFT, gamma_bits),
         "LayerNormInt",
         limits=replace(_LAYER_NORM_LIMITS, min_length=min_length),
     )

@@ -67,12 +67,12 @@ class _Conversion:
             self.notes.append(text)
 
 
-def convert_dialect(graph: ir.Model, to: str, target: Target) -> Sequence[str]:
-    """Write `graph`, of the other dialect, as one of domain `to`, in place; return notes.
+def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
+    """Write `graph`, of the other dialect, as one of domain `domain`, in place; return notes.
 
     Raises ModelError where operators have no counterpart, all of them named.
     """
-    number, version = _DOMAINS[to]
+    number, version = _DOMAINS[domain]
     work = _Conversion(graph, target)
     one: Callable[[_Conversion, Format, ir.Node], None] = _convert_node_to_v3 if number == 3 else _convert_node_to_v1
     for node in list(work.model.graph):
@@ -83,8 +83,8 @@ def convert_dialect(graph: ir.Model, to: str, target: Target) -> Sequence[str]:
             else:
                 one(work, form, node)
     if work.obstacles:
-        raise ModelError(f"no counterpart in domain {to}: {', '.join(merge_similar_lines(work.obstacles))}")
-    _convert_container(work, to, version)
+        raise ModelError(f"no counterpart in domain {domain}: {', '.join(merge_similar_lines(work.obstacles))}")
+    _convert_container(work, domain, version)
     return work.notes
 
 

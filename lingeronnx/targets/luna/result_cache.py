@@ -23,17 +23,17 @@ class ResultCache(Generic[_Answer]):
     def __init__(self) -> None:
         self._answers: deque[tuple[bytes, Target, _Answer, int]] = deque()
 
-    def ask(self, body: bytes, target: Target, find: Callable[[], _Answer]) -> _Answer:
-        """Return what was found of a graph for this very `target`, or what `find` finds now.
+    def ask(self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]) -> _Answer:
+        """Return what was found of a graph for this very `target`, or what `compute` finds now.
 
-        body : the graph, and all else that the answer hangs on.
+        key_bytes : the graph, and all else that the answer hangs on.
         """
-        digest = hashlib.sha256(body).digest()
+        digest = hashlib.sha256(key_bytes).digest()
         for before, chip, known, _ in self._answers:
             if before == digest and chip is target:
                 return known
-        answer = find()
-        self._answers.append((digest, target, answer, len(body)))
+        answer = compute()
+        self._answers.append((digest, target, answer, len(key_bytes)))
         while len(self._answers) > _MIN_ENTRIES and sum(size for *_, size in self._answers) > _MAX_GRAPH_BYTES:
             self._answers.popleft()
         return answer

@@ -45,11 +45,11 @@ class LunaVendor(PackerVendor):
 
         return has_limit(limit, target)
 
-    def mends(self, rewrite: str) -> tuple[LimitCheck, ...]:
+    def mends(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
         """Return the limits that a rewrite is for."""
         from .packer.limits.limit_tables import FIXED_BY_REWRITE
 
-        return FIXED_BY_REWRITE.get(rewrite, ())
+        return FIXED_BY_REWRITE.get(rewrite_name, ())
 
     def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
         """Return why weights stay at 8 bits."""
@@ -81,17 +81,15 @@ class LunaVendor(PackerVendor):
 
         return build_safe_names(graph)
 
-    def verdict(
-        self, graph: ir.Model | onnx.ModelProto, target: Target, words: Sequence[str] | None
-    ) -> PackerArguments:
+    def verdict(self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None) -> PackerArguments:
         """Return the packer's arguments and what becomes of the graph under them."""
         from .packer.arguments.selection import select_fastest_arguments
         from .packer.evaluation import evaluate_graph
 
         return (
             select_fastest_arguments(graph, target)
-            if words is None
-            else PackerArguments(tuple(words), evaluate_graph(graph, target, words))
+            if argv is None
+            else PackerArguments(tuple(argv), evaluate_graph(graph, target, argv))
         )
 
     def untimed(self, target: Target) -> str:
@@ -100,35 +98,40 @@ class LunaVendor(PackerVendor):
             return ""
         return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
 
-    def timed(self, row: TimingCalibration, target: Target) -> LunaVendor:
+    def timed(self, calibration: TimingCalibration, target: Target) -> LunaVendor:
         """Return the same with the prices of a board."""
         from .timing.board_costs import apply_calibration
 
-        return replace(self, prices=apply_calibration(row, target))
+        return replace(self, prices=apply_calibration(calibration, target))
 
     def profiled(
-        self, graphs: Sequence[ir.Model], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+        self,
+        graphs: Sequence[ir.Model],
+        target: Target,
+        argv: Sequence[str] | None,
+        log_text: str,
+        clock_mhz: float | None,
     ) -> BoardProfile:
         """Return the executor's profile lines beside the graphs' nodes, and the row that they give."""
         from .packer.evaluation import DetailedVerdict
         from .timing.board_log import analyze_board_log
 
-        verdicts = [self.verdict(graph, target, words).verdict for graph in graphs]
-        return analyze_board_log([v for v in verdicts if isinstance(v, DetailedVerdict)], target, text, clock)
+        verdicts = [self.verdict(graph, target, argv).verdict for graph in graphs]
+        return analyze_board_log([v for v in verdicts if isinstance(v, DetailedVerdict)], target, log_text, clock_mhz)
 
     @property
     def clock(self) -> float | None:
         """MHz, where a board's row tells them."""
         return None if self.prices is None else self.prices.clock
 
-    def translate(self, graph: ir.Model, to: str, target: Target) -> Sequence[str]:
+    def translate(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""
         from .dialects import convert_dialect
 
-        return convert_dialect(graph, to, target) if target.training else super().translate(graph, to, target)
+        return convert_dialect(graph, domain, target) if target.training else super().translate(graph, domain, target)
 
-    def command(self, words: Sequence[str], graph: str, package: str) -> str:
+    def command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
         """Return the packer's call for two files."""
         from .packer.arguments.selection import format_command
 
-        return format_command(words, graph, package)
+        return format_command(argv, graph_path, package_path)

@@ -71,7 +71,7 @@ VENUS = Target(
             **make_common_ops(packer_profile.VENUS),
             **make_layer_ops(NO_LEFT_SHIFT, packer_profile.VENUS),
             **make_support_rows(LayerArithmetic(NO_LEFT_SHIFT), "Conv1dInt"),
-            **make_add_ops(REJECT_LEFT_SHIFT, either=True),
+            **make_add_ops(REJECT_LEFT_SHIFT, can_shift_either=True),
             **make_support_rows(
                 AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA_IN_A_BYTE),
                 "AvgPool2dInt",
@@ -100,7 +100,7 @@ VENUS = Target(
                 limits=RecurrentLimits(),
                 miscompiled=True,
             ),
-            **make_layer_norm_ops(factor_bits=16, min_length=4),
+            **make_layer_norm_ops(gamma_bits=16, min_length=4),
             **make_support_rows(Arithmetic(), "ShuffleChannel"),
         }
     ),

@@ -65,9 +65,9 @@ VENUSA = Target(
     bits=(8,),
     ops=MappingProxyType(
         {
-            **make_common_ops(packer_profile.VENUSA, raises_only=True),
+            **make_common_ops(packer_profile.VENUSA, zeroes_larger_scales=True),
             **make_layer_ops(ZERO_ON_LEFT_SHIFT, packer_profile.VENUSA),
-            **make_add_ops(LEFT_SHIFT, either=False),
+            **make_add_ops(LEFT_SHIFT, can_shift_either=False),
             **make_average_pool_ops(packer_profile.VENUSA),
             **make_support_rows(DivArithmetic(NO_LEFT_SHIFT, DivisionMethod.UNSCALED), "iqDiv", miscompiled=True),
             **make_support_rows(GluArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA), "GluInt"),

@@ -77,13 +77,13 @@ class _ProjectedLayer:
     parts: _ProjectedWeights
 
 
-def convert_state_dict(state: Mapping[str, Any], to: str, layout: str = "auto") -> ConvertedCheckpoint:
-    """Return the state_dict `state`, of `layout` asr, plain, torch, ub or auto, in layout `to`.
+def convert_state_dict(state: Mapping[str, Any], target_layout: str, layout: str = "auto") -> ConvertedCheckpoint:
+    """Return the state_dict `state`, of `layout` asr, plain, torch, ub or auto, in layout `target_layout`.
 
     Raises ConfigError for another word, and ModelError for a state_dict that is not in the layout.
     """
-    if to not in LAYOUTS or layout not in ("auto", *LAYOUTS):
-        wrong, known = (to, LAYOUTS) if to not in LAYOUTS else (layout, ("auto", *LAYOUTS))
+    if target_layout not in LAYOUTS or layout not in ("auto", *LAYOUTS):
+        wrong, known = (target_layout, LAYOUTS) if target_layout not in LAYOUTS else (layout, ("auto", *LAYOUTS))
         raise ConfigError(f"there is no layout '{wrong}' of projected LSTMs; choose {', '.join(known)}")
     held = read_checkpoint(state)
     found = _group_keys_by_module(held)
@@ -95,7 +95,7 @@ def convert_state_dict(state: Mapping[str, Any], to: str, layout: str = "auto") 
     written, notes = [], []
     for key, tensor in held.items():
         if key in first:
-            name, tensors = _convert_layer(first[key], to)
+            name, tensors = _convert_layer(first[key], target_layout)
             written.append(name)
         elif key not in gone:
             tensors = {key: tensor}
@@ -103,25 +103,25 @@ def convert_state_dict(state: Mapping[str, Any], to: str, layout: str = "auto") 
             continue
         double = next((name for name in tensors if name in new), None)
         if double is not None:
-            raise ModelError(f"'{double}' would be written twice in layout {to}; rename one of the modules")
+            raise ModelError(f"'{double}' would be written twice in layout {target_layout}; rename one of the modules")
         new.update(tensors)
     if layout == "torch":
         notes.append("bias_ih and bias_hh are added up: one bias remains")
     for layer in layers.values():
-        if layout in ("asr", "plain") and to in ("torch", "ub") and layer.kind == "pair" and not layer.back:
+        if layout in ("asr", "plain") and target_layout in ("torch", "ub") and layer.kind == "pair" and not layer.back:
             notes.append(f"{layer.base} and {layer.base}2 are taken for the two directions of one layer")
     kept = tuple(key for key in held if key in new and key not in gone)
-    return ConvertedCheckpoint(new, layout, to, tuple(written), kept, tuple(notes))
+    return ConvertedCheckpoint(new, layout, target_layout, tuple(written), kept, tuple(notes))
 
 
 def convert_checkpoint(
-    source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
+    source: str | os.PathLike[str], path: str | os.PathLike[str], target_layout: str, layout: str = "auto"
 ) -> ConvertedCheckpoint:
     """Convert the checkpoint file `source` and write the state_dict to `path`, as a whole or not at all.
 
     Files are read with ``weights_only=True``. Raises ConfigError and ModelError as `convert_state_dict` does.
     """
-    done = convert_state_dict(read_checkpoint(source), to, layout)
+    done = convert_state_dict(read_checkpoint(source), target_layout, layout)
     write_value(Path(path), done.state)
     return done
 

@@ -43,7 +43,7 @@ def clean_graph(
     model: ir.Model,
     parameters: Mapping[str, str],
     feeds: Sequence[Mapping[str, np.ndarray]],
-    scopes: bool,
+    with_scopes: bool,
     dump: DumpGraph,
 ) -> dict[str, str]:
     """Clean `model`, whose nodes carry `SCOPE_KEY`, in place; return {node: the path of its module}.
@@ -60,7 +60,7 @@ def clean_graph(
     _pack_recurrent(model)
     dump("packed", model)
     _drop_unused_initializers(model)
-    paths = _assign_names(model, set(parameters.values()), scopes)
+    paths = _assign_names(model, set(parameters.values()), with_scopes)
     _strip_metadata(model)
     dump("named", model)
     return paths

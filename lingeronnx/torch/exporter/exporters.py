@@ -64,19 +64,19 @@ def trace_model(
     *,
     axes: Axes,
     opset: int,
-    note: Callable[[str], None],
+    on_warning: Callable[[str], None],
     dump_text: Callable[[str], None],
 ) -> ir.Model:
     """Export `model`, a `FlattenedModel`, and return what the exporter wrote, nodes marked with `SCOPE_KEY`.
 
-    note : called with what the exporter says the user should know. dump_text : called with the traced program.
+    on_warning : called with what the exporter says the user should know. dump_text : called with the traced program.
     """
     write = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     with suppress_output() as said:
         import_dynamo()
         graph = write(model, inputs, outputs, axes, opset, dump_text)
     for text in said():
-        note(text)
+        on_warning(text)
     written = graph.opset_imports.get("")
     if written != opset:
         raise ModelError(

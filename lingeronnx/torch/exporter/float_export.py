@@ -172,7 +172,9 @@ def _export_verified(
     axes, labels, runs = run_on_dynamic_axes(flat, inputs, outputs, dynamic_axes, notes)
     at_least_two = {symbol: max(size, 2) for symbol, size in runs[0].sizes.items()}  # 1 is taken for fixed
     traced = dict(zip(inputs, resize_inputs(inputs, axes, at_least_two), strict=True))
-    graph = trace_model(exporter, flat, traced, names, axes=axes, opset=opset, note=notes.append, dump_text=dump.text)
+    graph = trace_model(
+        exporter, flat, traced, names, axes=axes, opset=opset, on_warning=notes.append, dump_text=dump.text
+    )
     dump.graph("exported", graph)
     with suppress_output():
         paths = clean_graph(graph, _map_shared_parameters(module), [run.feed for run in runs], scopes, dump.graph)

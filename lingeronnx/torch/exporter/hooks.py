@@ -21,13 +21,13 @@ __all__ = ["count_module_calls", "export_session", "export_session_for", "mirror
 
 @contextlib.contextmanager
 def watch_outputs(
-    model: nn.Module, wanted: Callable[[str], bool], watch: Callable[[str, np.ndarray, None], None]
+    model: nn.Module, is_wanted: Callable[[str], bool], watch: Callable[[str, np.ndarray, None], None]
 ) -> Iterator[None]:
-    """Call `watch` with (path, array, None) for every tensor that a submodule with a `wanted` path puts out.
+    """Call `watch` with (path, array, None) for every tensor that a submodule with a `is_wanted` path puts out.
 
     A submodule with several tensors adds their numbers to the path. Raises ConfigError where no path is wanted.
     """
-    named = [(name, module) for name, module in model.named_modules() if name and wanted(name)]
+    named = [(name, module) for name, module in model.named_modules() if name and is_wanted(name)]
     if not named:
         raise ConfigError("no submodule has a name that fits the pattern")
 

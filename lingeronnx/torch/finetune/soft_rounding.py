@@ -24,18 +24,18 @@ _BETA_RANGE = 20.0, 2.0
 class SoftRounding:
     """Soft rounding of the weights among `names`; biases stay ordinary parameters."""
 
-    def __init__(self, bridge: QatModule, names: Sequence[str]) -> None:
-        self._bridge = bridge
+    def __init__(self, module: QatModule, names: Sequence[str]) -> None:
+        self._bridge = module
         self.choices: dict[str, Any] = {}
-        self._plain = [name for name in names if name not in bridge.plan.tensors]
+        self._plain = [name for name in names if name not in module.plan.tensors]
         for name in names:
-            if name in bridge.plan.tensors:
-                parameter = bridge.parameter_of[name].detach()
-                counts = parameter.double() * get_scale_factor(bridge.plan.tensors[name], parameter)
+            if name in module.plan.tensors:
+                parameter = module.parameter_of[name].detach()
+                counts = parameter.double() * get_scale_factor(module.plan.tensors[name], parameter)
                 share = (counts - counts.floor()).clamp(0.01, 0.99)
                 inner = (share + (_STRETCH - 1) / 2) / _STRETCH
                 self.choices[name] = torch.nn.Parameter(torch.logit(inner).float())
-        bridge.rounding = {name: self._rule(name) for name in self.choices}
+        module.rounding = {name: self._rule(name) for name in self.choices}
 
     def groups(self, lr: float) -> list[dict[str, Any]]:
         """Return Adam's groups of parameters: the choices, and what is not rounded."""

@@ -49,7 +49,7 @@ class Tuner:
 
     def __init__(
         self,
-        bridge: QatModule,
+        module: QatModule,
         model: ir.Model,
         samples: Samples,
         recipe: Recipe,
@@ -60,24 +60,24 @@ class Tuner:
         resume: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.bridge, self.samples, self.recipe = bridge.to(recipe.device), samples, recipe
+        self.bridge, self.samples, self.recipe = module.to(recipe.device), samples, recipe
         self._model = model
-        self._judged = _get_loss_tensors(bridge, model) if recipe.loss == "distill" else []
+        self._judged = _get_loss_tensors(module, model) if recipe.loss == "distill" else []
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
-        power = bridge.plan.mode == "q-value"
+        power = module.plan.mode == "q-value"
         learned = power if recipe.scales is None else recipe.scales == "learned"
-        self._scales = LearnedScales(bridge.parts, bridge.plan, bridge.target) if learned else None
+        self._scales = LearnedScales(module.parts, module.plan, module.target) if learned else None
         self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
         self._done = self._file.read() if self._file is not None and resume else {}
-        bridge.output_limits = self.constraints.outputs
+        module.output_limits = self.constraints.outputs
         self._limits = {
-            name: _resolve_limit(bridge.parameter_of[name], top) for name, top in self.constraints.weights.items()
+            name: _resolve_limit(module.parameter_of[name], top) for name, top in self.constraints.weights.items()
         }
         for name in self.constraints.frozen:
-            bridge.parameter_of[name].requires_grad_(False)
+            module.parameter_of[name].requires_grad_(False)
         if self._done:
             self._restore(self._done)
         self._project()

@@ -80,10 +80,10 @@ def cast_to_exact_dtype(bound: int, *tensors: Any) -> list[Any]:
     return [None if t is None else t.to(kind) for t in tensors]
 
 
-def pad_window(x: Any, window: SlidingWindow, axes: int, value: float = 0.0, more: Sequence[int] = (0, 0)) -> Any:
-    """Return `x` with the window's padding around, and `more` at the ends."""
+def pad_window(x: Any, window: SlidingWindow, axes: int, value: float = 0.0, extra_ends: Sequence[int] = (0, 0)) -> Any:
+    """Return `x` with the window's padding around, and `extra_ends` at the ends."""
     top, left, bottom, right = window.pads
-    around = [left, right + more[1], top, bottom + more[0]][: 2 * axes]
+    around = [left, right + extra_ends[1], top, bottom + extra_ends[0]][: 2 * axes]
     return F.pad(x, around, value=value) if any(around) else x
 
 

@@ -129,10 +129,10 @@ def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: FakeQuantContext) ->
     return (requantize(_sum_windows(kernel, x, window), kernel.rule, bound, at.probe),)
 
 
-def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, around: float = 0.0) -> Any:
-    """Return the sum of each window; `around` fills the padding, zeros what lies beyond."""
+def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: float = 0.0) -> Any:
+    """Return the sum of each window; `padding_value` fills the padding, zeros what lies beyond."""
     more = _get_ceil_mode_overhang(kernel, x, window)
-    filled = F.pad(pad_window(x, window, x.ndim - 2, around), [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)])
+    filled = F.pad(pad_window(x, window, x.ndim - 2, padding_value), [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)])
     total = F.avg_pool2d(to_image(filled), window.kernel, window.strides, divisor_override=1)
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
     places = image_size(spec.shape[2:])

@@ -50,7 +50,7 @@ def _run_layer(
     r: Any,
     b: Any,
     lengths: Any,
-    starts: Sequence[Any],
+    initial_states: Sequence[Any],
     *,
     gates: int,
     default: Sequence[str],
@@ -74,7 +74,7 @@ def _run_layer(
         own = x.gather(0, turned.expand(x.shape)) if backwards else x
         bias_x, bias_h = b[d].chunk(2)
         sums = F.linear(own, w[d], bias_x)
-        states = [x.new_zeros(samples, units) if s is None else s[d] for s in starts]
+        states = [x.new_zeros(samples, units) if s is None else s[d] for s in initial_states]
         peepholes = None if more is None else more[d].chunk(3)
         sequence = []
         for t in range(times):

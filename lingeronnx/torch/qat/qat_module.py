@@ -73,7 +73,7 @@ class FakeQuantNetwork:
         graph: ir.Model,
         sizes: Mapping[str, Sequence[int]],
         sources: Mapping[str, ConstantSource],
-        fed: Mapping[str, TensorSpec] | None = None,
+        input_specs: Mapping[str, TensorSpec] | None = None,
         floats: Mapping[str, str] = MappingProxyType({}),
         target: Target | None = None,
     ) -> None:
@@ -81,7 +81,9 @@ class FakeQuantNetwork:
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = (
-            dict(fed) if fed is not None else {s.name: TensorSpec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
+            dict(input_specs)
+            if input_specs is not None
+            else {s.name: TensorSpec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
         )
         found = runner.bind(specs)
         self.held = found.held
@@ -135,34 +137,34 @@ class FakeQuantNetwork:
         self,
         feed: Mapping[str, Any],
         parameters: Mapping[str, Any],
-        probes: Mapping[str, Any],
-        part: slice = _ALL,
-        limits: Mapping[str, float] = _NONE,
-        floats: Mapping[str, Any] = _NONE,
+        log2_scales: Mapping[str, Any],
+        step_range: slice = _ALL,
+        clip_limits: Mapping[str, float] = _NONE,
+        float_overrides: Mapping[str, Any] = _NONE,
     ) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
-        feed : real inputs, or where `part` of the steps is walked, what that reads. parameters : counts by integer
-        initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are cut at,
-        counted from the zero point. floats : tensors in place of float constants, by name.
+        feed : real inputs, or where `step_range` of the steps is walked, what that reads. parameters : counts by
+        integer initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are
+        cut at, counted from the zero point. floats : tensors in place of float constants, by name.
         """
         if not self.per_sample and self._count(feed) > 1:
-            yield from self._one_by_one(feed, parameters, probes, part, limits, floats)
+            yield from self._one_by_one(feed, parameters, log2_scales, step_range, clip_limits, float_overrides)
             return
         like = next(iter(feed.values()))
         known = {**feed, **{name: to_counts(array, like) for name, array in self.constants.items()}}
         known.update({name: parameters[source] for name, source in self.learned.items() if source in parameters})
-        for index in range(*part.indices(len(self.steps))):
+        for index in range(*step_range.indices(len(self.steps))):
             step = self.steps[index]
             at = FakeQuantContext(
                 step.dtypes,
                 {i: parameters[name] for i, name in step.given.items() if name in parameters},
-                probes.get(step.written),
-                floats,
+                log2_scales.get(step.written),
+                float_overrides,
             )
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
-                limit = limits.get(step.written)
+                limit = clip_limits.get(step.written)
                 zero = self.held[name].zero_point if name in self.held else 0
                 known[name] = tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
                 yield name, known[name]

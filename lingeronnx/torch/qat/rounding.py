@@ -92,14 +92,14 @@ def straight_through(smooth: Any, exact: Any) -> Any:
     return _StraightThroughFunction.apply(smooth, exact)
 
 
-def round_with_gradient(v: Any, low: float, high: float, probe: Any = None, exact: Any = None) -> Any:
+def round_with_gradient(v: Any, low: float, high: float, log2_scale: Any = None, exact: Any = None) -> Any:
     """Return ``clamp(floor(v + 1/2), low, high)``, or the integers `exact` where they are worked out otherwise.
 
     v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its gradient is wanted.
     """
     if exact is None:
         exact = torch.clamp(torch.floor(v.detach() + 0.5), low, high)
-    return _QuantizeFunction.apply(v, exact, probe, low, high)
+    return _QuantizeFunction.apply(v, exact, log2_scale, low, high)
 
 
 def get_scale_factor(held: Affine, like: Any) -> Any:
@@ -121,7 +121,7 @@ def get_multiplier(rule: RequantizationRule) -> Any:
     return math.ldexp(1.0 / rule.divisor, rule.shift)
 
 
-def requantize(acc: Any, rule: RequantizationRule, bound: int, probe: Any = None, axis: int = 1) -> Any:
+def requantize(acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any = None, axis: int = 1) -> Any:
     """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
 
     axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more than 24 bits.
@@ -143,8 +143,10 @@ def requantize(acc: Any, rule: RequantizationRule, bound: int, probe: Any = None
     else:
         exact = _apply_form(form, acc.detach(), bound).to(kind)
     if not zero:
-        return _QuantizeFunction.apply((acc * factor).to(kind), exact, probe, -top, top - 1)
-    return _QuantizeFunction.apply((acc * factor).to(kind), exact - zero, probe, -top - zero, top - 1 - zero) + zero
+        return _QuantizeFunction.apply((acc * factor).to(kind), exact, log2_scale, -top, top - 1)
+    return (
+        _QuantizeFunction.apply((acc * factor).to(kind), exact - zero, log2_scale, -top - zero, top - 1 - zero) + zero
+    )
 
 
 def _get_zero_point(rule: RequantizationRule) -> int:

@@ -133,15 +133,15 @@ def with_parameter_values(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> 
     return copy
 
 
-def number_elements(arrays: Mapping[str, np.ndarray], above: int = 0) -> dict[str, np.ndarray]:
-    """Return arrays of the same shapes that count all elements through, from `above` + 1 on.
+def number_elements(arrays: Mapping[str, np.ndarray], offset: int = 0) -> dict[str, np.ndarray]:
+    """Return arrays of the same shapes that count all elements through, from `offset` + 1 on.
 
     ModelError for too many.
     """
     total = sum(array.size for array in arrays.values())
     if total >= _MAX_ELEMENTS:
         raise ModelError(f"the net has {total} parameters; up to {_MAX_ELEMENTS - 1} can be trained as integers")
-    found, start = {}, above + 1
+    found, start = {}, offset + 1
     for name, array in arrays.items():
         found[name] = np.arange(start, start + array.size, dtype=np.float32).reshape(array.shape)
         start += array.size

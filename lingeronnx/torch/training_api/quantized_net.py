@@ -47,8 +47,8 @@ Ranges = dict[str, tuple[float, float]]
 class QatState:
     """What an initialised net has besides its modules; told : what its plan depends on besides weights, as text."""
 
-    def __init__(self, settings: Settings, told: str) -> None:
-        self.settings, self.told = settings, told
+    def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
+        self.settings, self.told = settings, settings_fingerprint
         self.traced: Traced | None = None
         self._ranges: Ranges = {}
         self._saved: Mapping[str, Any] = {}
@@ -195,7 +195,7 @@ def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Mo
         for kind, bound in (("Min", top), ("Max", -top)):
             limit = ir.add_initializer(copy, ir.unique_tensor_name(copy, f"{value.name}_{kind}"), bound)
             node = ir.make_node(
-                kind, [value, limit], output=ir.unique_tensor_name(copy, f"{value.name}_cut"), of=after, what=kind
+                kind, [value, limit], output=ir.unique_tensor_name(copy, f"{value.name}_cut"), origin=after, suffix=kind
             )
             copy.graph.insert_after(after, node)
             after, value = node, node.outputs[0]

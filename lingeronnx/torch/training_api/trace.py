@@ -187,7 +187,7 @@ def trace_net(
     data = feeds if settings.calib is None else settings.calib
     conf = _make_config(settings, {})
     counts = _counted_graphs(made.graph, numbers, feeds, conf)
-    prepared = prepare_model(with_parameter_values(made.graph, numbers), data, None, conf, hold=False)
+    prepared = prepare_model(with_parameter_values(made.graph, numbers), data, None, conf, hold_out=False)
     constants = ConstantOrigins(prepared.graph, counts, numbers)
     layers = _ChosenLayers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host(layers.floats)
@@ -224,7 +224,7 @@ def _counted_graphs(
     total = sum(array.size for array in numbers.values())
     first, second = (
         prepare_model(
-            with_parameter_values(graph, number_elements(numbers, above)), feeds, None, conf, hold=False
+            with_parameter_values(graph, number_elements(numbers, above)), feeds, None, conf, hold_out=False
         ).graph
         for above in (0, total)
     )

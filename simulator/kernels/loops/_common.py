@@ -32,9 +32,9 @@ class ClampableKernel(Kernel):
 
     clip: tuple[int, int] | None
 
-    def absorb(self, following: Kernel) -> Kernel | None:
+    def absorb(self, consumer: Kernel) -> Kernel | None:
         """Narrow the saturation to the bounds of a Relu or Clip."""
-        bounds = following.bounds
+        bounds = consumer.bounds
         if bounds is None:
             return None
         low, high = self.clip or bounds

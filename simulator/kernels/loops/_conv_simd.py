@@ -341,13 +341,16 @@ def convolve(
     packed: PackedConv,
     g: WindowGeometry,
     spread: InterleavePlan | None,
-    late: RescaleForm | None,
+    deferred_form: RescaleForm | None,
     line: Array,
     padded: Array,
     sums: Array,
     out: Array,
 ) -> None:
-    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O]; `late` is the form where the tile leaves it to this loop."""
+    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O].
+
+    `deferred_form` is the form where the tile leaves it to this loop.
+    """
     samples, out_rows, columns, outputs = out.shape
     flat = out.reshape(out.size)
     limit, multiplier, half, shift, low, high = packed.form
@@ -364,7 +367,7 @@ def convolve(
                 group, inner = block // g.blocks, block % g.blocks
                 at, count = place + group * g.own + inner * g.lanes, min(g.lanes, g.own - inner * g.lanes)
                 target, step = array_address(out) + at * out.itemsize, outputs
-                if late is not None:
+                if deferred_form is not None:
                     target, step = array_address(sums), g.lanes
                 call_code(
                     packed.tile,
@@ -376,7 +379,7 @@ def convolve(
                         array_address(packed.bias) + block * g.lanes * 4,
                         target,
                         step,
-                        g.lanes if late is not None else count,
+                        g.lanes if deferred_form is not None else count,
                         array_address(packed.taps),
                         g.taps,
                         limit,
@@ -387,8 +390,8 @@ def convolve(
                         high,
                     ),
                 )
-                if late is not None:
-                    _rescale_sums(sums, g.lanes, late, flat, at, outputs, pixels, count)
+                if deferred_form is not None:
+                    _rescale_sums(sums, g.lanes, deferred_form, flat, at, outputs, pixels, count)
 
 
 @register_inline

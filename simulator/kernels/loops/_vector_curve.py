@@ -55,17 +55,20 @@ class ScalarCurve(NamedTuple):
 Curve: TypeAlias = VectorCurve | ScalarCurve
 
 
-def make_curve(table: Piecewise, bits: int, after: int = 0) -> Curve:
-    """Convert `table` for `evaluate_curve_rows`: outputs of `bits` bits, then a rounded right shift by `after`."""
+def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
+    """Convert `table` for `evaluate_curve_rows`.
+
+    Outputs of `bits` bits, then a rounded right shift by `output_shift`.
+    """
     row, curve = _conv_simd.active_instruction_set(), table.curve(bits)
     numbers = _pack_vector_table(table, curve)
     if row is None or numbers is None:
-        return ScalarCurve(curve, after)
+        return ScalarCurve(curve, output_shift)
     turned = len(set((table.positive + table.negative).tolist())) == 1
     code = _llvm.get_function_address(
-        write_curve_ir, (row, table.bits > 16, turned, bits, after), _register_tile.FUNCTION_NAME, row.features
+        write_curve_ir, (row, table.bits > 16, turned, bits, output_shift), _register_tile.FUNCTION_NAME, row.features
     )
-    return VectorCurve(code, numbers, after)
+    return VectorCurve(code, numbers, output_shift)
 
 
 def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | None:
@@ -123,12 +126,12 @@ def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, ou
     return compiled
 
 
-def write_curve_ir(row: InstructionSet, wide: bool, turned: bool, bits: int, after: int) -> str:
+def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int) -> str:
     """Write the LLVM module of a curve: results of `bits` bits, then shifted right by `after`.
 
     The function is `_register_tile.FUNCTION_NAME`.
 
-    turned : whether `turn` gives the biases for x < 0.
+    mirrors_bias : whether `turn` gives the biases for x < 0.
     """
     writer = _register_tile.TileIrWriter(row, ARGUMENTS)
     b, a, lanes = writer.b, writer.a, row.lanes
@@ -144,7 +147,7 @@ def write_curve_ir(row: InstructionSet, wide: bool, turned: bool, bits: int, aft
     borders, slopes, biases, shifts, others = (
         [number(which * _PIECES + j) for j in range(_PIECES)] for which in range(5)
     )
-    kinds = [slopes, biases, *([] if turned else [others]), *([] if wide else [shifts])]
+    kinds = [slopes, biases, *([] if mirrors_bias else [others]), *([] if wide else [shifts])]
     ends = [b.sub(zero, border) for border in borders[:-1]]  # -|x| fits where |x| may not
     least, turn, up, half, total = (number(_LEAST), number(_TURN), *(number(p, sort) for p in (_UP, _HALF, _TOTAL)))
     with writer.loop(a["lines"], 1) as line:
@@ -158,7 +161,7 @@ def write_curve_ir(row: InstructionSet, wide: bool, turned: bool, bits: int, aft
             for j, end in enumerate(ends):
                 beyond = b.icmp_signed("<", size, end)
                 found = [b.select(beyond, kind[j + 1], one) for kind, one in zip(kinds, found, strict=True)]
-            slope, bias = found[0], b.select(negative, b.sub(turn, found[1]) if turned else found[2], found[1])
+            slope, bias = found[0], b.select(negative, b.sub(turn, found[1]) if mirrors_bias else found[2], found[1])
             if wide:
                 longer = ir.VectorType(_register_tile.INDEX, lanes)
                 product = b.mul(b.sext(slope, longer), b.sext(x, longer))

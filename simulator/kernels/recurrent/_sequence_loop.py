@@ -98,7 +98,7 @@ def run_sequence(
     weights: Any,
     cell: Any,
     units: int,
-    lines: Array,
+    input_scratch: Array,
     lengths: Array,
     h0: Array,
     c0: Array,
@@ -106,8 +106,8 @@ def run_sequence(
     packed: bool,
     memory: SequenceMemory,
     y: Array,
-    last: Array,
-    end: Array,
+    last_state: Array,
+    last_cell: Array,
 ) -> None:
     """Walk through all steps of a layer.
 
@@ -131,7 +131,7 @@ def run_sequence(
         for.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
-    inputs, now = lines.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now
+    inputs, now = input_scratch.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now
     sums = memory.sums.reshape((_ROWS_PER_PRODUCT, memory.sums.size // _ROWS_PER_PRODUCT))
     for base in range(0, samples, _SAMPLES_PER_GROUP):
         count = min(_SAMPLES_PER_GROUP, samples - base)
@@ -148,7 +148,7 @@ def run_sequence(
                 for n in range(count if y.size else 0):
                     if begin + k < long[n]:
                         _write_step_output(h[n], base + n, step_time(begin + k, long[n], forward), time_first, y)
-        _write_final_states(h, c, long, base, times if y.size else 0, time_first, packed, y, last, end)
+        _write_final_states(h, c, long, base, times if y.size else 0, time_first, packed, y, last_state, last_cell)
 
 
 @jit

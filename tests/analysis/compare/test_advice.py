@@ -230,7 +230,7 @@ def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
         name: ComparedTensor(name, (kind, ""), ("", ""))
         for name, kind in zip("abc", ("Conv", "Relu", "Conv"), strict=True)
     }
-    words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "level": 30.0}
+    words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "sqnr_db": 30.0}
     for kind, groups in (("dead channel", [("a", ("b",)), ("c", ())]), ("scale too large", [("a", ("b", "c"))])):
         found = {name: make_finding(row, kind=kind, **words) for name, row in rows.items()}
         made = advice._group_findings(found, rows, {"a": [], "b": ["a"], "c": ["b"]})

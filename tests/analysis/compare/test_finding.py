@@ -31,7 +31,7 @@ def row(sqnr):
 @pytest.mark.parametrize("sqnr, level, weight", [(20.0, None, 15.0), (50.0, None, 0.0), (20.0, 5.0, 30.0)])
 def test_the_weight_is_what_is_missing_to_8_bits(sqnr, level, weight):
     finding = make_finding(
-        row(sqnr), kind="scale too large", measured="m", limit="l", remedy="r", options=("--o",), order=1, level=level
+        row(sqnr), kind="scale too large", measured="m", limit="l", remedy="r", options=("--o",), order=1, sqnr_db=level
     )
     assert finding.weight == weight
     assert (finding.layer, finding.node, finding.operator, finding.module) == ("t 1", "conv", "Conv", "net.conv")

@@ -29,7 +29,7 @@ def data(net, count=24, seed=3):
 
 
 def planned(net, **more):
-    return plan_model(prepare_model(net, data(net), None, {"effort": "fast", **more}, hold=False))
+    return plan_model(prepare_model(net, data(net), None, {"effort": "fast", **more}, hold_out=False))
 
 
 def engine_of(net, **more):

@@ -23,7 +23,7 @@ def curve(op_type, platform):
 
     middle = net.node(op_type, layer("x"), out="curved")
     graph = net.graph(net.node("MatMul", middle, net.const(np.eye(16, dtype=np.float32)), out="y"))
-    plan = plan_model(prepare_model(graph, X, None, {"effort": "fast", "platform": platform}, hold=False))
+    plan = plan_model(prepare_model(graph, X, None, {"effort": "fast", "platform": platform}, hold_out=False))
     node = next(node for node in plan.graph.graph if ir.output_name(node) == "curved")
     fine = {
         name: Affine(q.scale * 2.0 ** max(FINE_BITS - 2 - q.bits, 0), FINE_BITS)

@@ -48,7 +48,7 @@ def error(array, scale, bits=8):
 def test_full_ranges(values, exponent, calibrator):
     """A range that fits a power of two exactly gets it: [-1, 127/128] 2^7, 0..255 2^-1, 0..127 2^0."""
     seen = TensorStats.of(values.astype(np.float32))
-    assert choose_symmetric_scale(seen, 8, power=True, calibrator=calibrator) == 2.0**exponent
+    assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator) == 2.0**exponent
 
 
 @pytest.mark.parametrize("bits", (4, 8, 16))
@@ -56,17 +56,19 @@ def test_full_ranges(values, exponent, calibrator):
 @pytest.mark.parametrize("power", (True, False))
 def test_all_zero(calibrator, power, bits):
     """A tensor of zeros gets 2^(bits-1), whatever is asked."""
-    assert choose_symmetric_scale(stats(0, 0, 0), bits, power=power, calibrator=calibrator) == 2.0 ** (bits - 1)
+    assert choose_symmetric_scale(stats(0, 0, 0), bits, power_of_two=power, calibrator=calibrator) == 2.0 ** (bits - 1)
 
 
 @pytest.mark.parametrize("bits", (4, 8, 16))
 def test_max_value_formula(bits):
     """MaxValue: scale = (2^(b-1)-1) / max|x|, from either side of the range."""
     top = 2 ** (bits - 1) - 1
-    assert choose_symmetric_scale(stats(-0.3, 1.7), bits, power=False, calibrator="max") == pytest.approx(
+    assert choose_symmetric_scale(stats(-0.3, 1.7), bits, power_of_two=False, calibrator="max") == pytest.approx(
         top / np.float32(1.7)
     )
-    assert choose_symmetric_scale(stats(-2.5, 1.7), bits, power=False, calibrator="max") == pytest.approx(top / 2.5)
+    assert choose_symmetric_scale(stats(-2.5, 1.7), bits, power_of_two=False, calibrator="max") == pytest.approx(
+        top / 2.5
+    )
 
 
 @pytest.mark.parametrize("power", (True, False))
@@ -74,7 +76,7 @@ def test_single_outlier(power):
     """One far value: mse cuts it and has the smaller error, max keeps it."""
     array = np.concatenate([np.random.default_rng(0).uniform(-1, 1, 200_000), [4.0]]).astype(np.float32)
     seen = TensorStats.of(array)
-    found = {kind: choose_symmetric_scale(seen, 8, power=power, calibrator=kind) for kind in ("max", "mse")}
+    found = {kind: choose_symmetric_scale(seen, 8, power_of_two=power, calibrator=kind) for kind in ("max", "mse")}
     assert found["max"] * array.max() <= 128
     assert found["mse"] > found["max"]
     assert error(array, found["mse"]) < 0.7 * error(array, found["max"])
@@ -99,7 +101,7 @@ def test_full_range_holds_everything(values):
 def test_power_of_two_is_the_best(seed, size, bits):
     """Among the powers of two, mse is the brute-force minimum (or within 2 % of it: bins, not values, are counted)."""
     array = (np.random.default_rng(seed).standard_normal(3000) * size).astype(np.float32)
-    scale = choose_symmetric_scale(TensorStats.of(array), bits, power=True, calibrator="mse")
+    scale = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=True, calibrator="mse")
     assert np.frexp(scale)[0] == 0.5
     best = min(error(array, 2.0**e, bits) for e in range(-10, 24))
     assert error(array, scale, bits) <= 1.02 * best
@@ -110,8 +112,8 @@ def test_power_of_two_is_the_best(seed, size, bits):
 def test_free_scale_is_no_worse(seed, bits):
     """A free scale is at least as good as the best power of two, to a few percent of its grid."""
     array = np.random.default_rng(seed).laplace(size=3000).astype(np.float32)
-    free = choose_symmetric_scale(TensorStats.of(array), bits, power=False, calibrator="mse")
-    bound = choose_symmetric_scale(TensorStats.of(array), bits, power=True, calibrator="mse")
+    free = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=False, calibrator="mse")
+    bound = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=True, calibrator="mse")
     assert error(array, free, bits) <= 1.03 * error(array, bound, bits)
 
 
@@ -119,14 +121,14 @@ def test_free_scale_is_no_worse(seed, bits):
 def test_scaling_the_tensor_by_a_power_of_two(calibrator):
     """Law: twice the tensor, half the scale."""
     seen = TensorStats.of(np.random.default_rng(3).standard_normal(5000).astype(np.float32))
-    scale = choose_symmetric_scale(seen, 8, power=True, calibrator=calibrator)
-    assert choose_symmetric_scale(seen.scaled(4.0), 8, power=True, calibrator=calibrator) == scale / 4
+    scale = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator)
+    assert choose_symmetric_scale(seen.scaled(4.0), 8, power_of_two=True, calibrator=calibrator) == scale / 4
 
 
 def test_max_takes_the_whole_range():
     """Q-value with max: the largest power of two that holds the range, to half a step."""
     for top, exponent in ((127.4, 0), (127.6, -1), (1.0, 6), (0.99, 7), (0.9, 7)):
-        assert choose_symmetric_scale(stats(0, top), 8, power=True, calibrator="max") == 2.0**exponent
+        assert choose_symmetric_scale(stats(0, top), 8, power_of_two=True, calibrator="max") == 2.0**exponent
 
 
 # ---- percentile ------------------------------------------------------------------------------------------------------
@@ -165,11 +167,11 @@ def test_percentile_knows_the_sign():
     """One-sided data keep the half step beyond 127 that two-sided ones keep, and the share may be chosen."""
     array = np.linspace(0, 1, 100_001).astype(np.float32)
     seen = TensorStats.of(array)
-    assert choose_symmetric_scale(seen, 8, power=True, calibrator="percentile") == 64.0
-    assert choose_symmetric_scale(seen, 8, power=True, calibrator="percentile", percentile=99.0) == 128.0
-    assert choose_symmetric_scale(seen, 8, power=False, calibrator="percentile", percentile=80.0) == pytest.approx(
-        127 / 0.8, 1e-3
-    )
+    assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile") == 64.0
+    assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile", percentile=99.0) == 128.0
+    assert choose_symmetric_scale(
+        seen, 8, power_of_two=False, calibrator="percentile", percentile=80.0
+    ) == pytest.approx(127 / 0.8, 1e-3)
 
 
 # ---- kl --------------------------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ def test_relative_entropy_ends():
 def test_what_is_held_of_known_distributions(kind, make, low, high):
     """The largest value held at the free scale, in units of the distribution."""
     seen = TensorStats.of(make(np.random.default_rng(2), 400_000).astype(np.float32))
-    assert low <= 127 / choose_symmetric_scale(seen, 8, power=False, calibrator=kind) <= high * 1.001
+    assert low <= 127 / choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) <= high * 1.001
 
 
 @pytest.mark.parametrize("outlier", (12.0, -30.0, 100.0))
@@ -235,18 +237,20 @@ def test_a_single_outlier_is_ignored(kind, outlier):
     """One value in 400 000 far outside moves neither the free scale by half nor the exponent by more than one."""
     array = np.random.default_rng(3).standard_normal(400_000)
     without, with_it = (TensorStats.of(a.astype(np.float32)) for a in (array, np.append(array, outlier)))
-    free = [choose_symmetric_scale(seen, 8, power=False, calibrator=kind) for seen in (without, with_it)]
+    free = [choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) for seen in (without, with_it)]
     assert 1 / 1.5 < free[0] / free[1] < 1.5
-    bound = [np.log2(choose_symmetric_scale(seen, 8, power=True, calibrator=kind)) for seen in (without, with_it)]
+    bound = [
+        np.log2(choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=kind)) for seen in (without, with_it)
+    ]
     assert abs(bound[0] - bound[1]) <= 1
-    assert bound[1] >= np.log2(choose_symmetric_scale(with_it, 8, power=True, calibrator="max")) + 1
+    assert bound[1] >= np.log2(choose_symmetric_scale(with_it, 8, power_of_two=True, calibrator="max")) + 1
 
 
 def test_sixteen_bits_keep_room():
     """mse holds twice what was seen above 8 bits; max still takes the whole range exactly."""
     seen = stats(-1.0, 0.5, 1.0)
-    assert choose_symmetric_scale(seen, 16, power=False, calibrator="mse") == pytest.approx(32767 / 2)
-    assert choose_symmetric_scale(seen, 16, power=False, calibrator="max") == 32767
+    assert choose_symmetric_scale(seen, 16, power_of_two=False, calibrator="mse") == pytest.approx(32767 / 2)
+    assert choose_symmetric_scale(seen, 16, power_of_two=False, calibrator="max") == 32767
 
 
 def test_the_default_share_is_one():
@@ -261,8 +265,8 @@ def test_what_saturates_a_curve_anyway_is_cut():
 
     values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(np.float32)
     seen = TensorStats.of(values)
-    plain = choose_symmetric_scale(seen, 8, power=True, calibrator="mse")
-    behind = choose_symmetric_scale(seen, 8, power=True, calibrator="mse", through=ConsumerFunction(sigmoid))
+    plain = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse")
+    behind = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse", consumer=ConsumerFunction(sigmoid))
 
     def off(scale):
         held = np.clip(np.floor(values * scale + 0.5), -128, 127) / scale

@@ -67,7 +67,7 @@ def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator
     values = rng.standard_normal(shape) * np.exp(3 * rng.standard_normal(shape))
     values[rng.integers(shape[0])] *= rng.integers(2)
     values[:, :size] *= rng.integers(2)
-    q = compute_group_qparams(values, size, bits, power=power, calibrator=calibrator)
+    q = compute_group_qparams(values, size, bits, power_of_two=power, calibrator=calibrator)
     scale, factors = q.factors
     assert q.scales.shape == factors.shape == (shape[0], math.ceil(shape[1] / size))
     assert 1 <= factors.min() <= factors.max() <= MAX_GROUP_FACTOR
@@ -86,7 +86,7 @@ def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator
 def test_error_is_below_that_of_channels(power):
     """Of uneven weights a scale for each 8 of a row loses less than one for the row, in the sum over all rows."""
     values = uneven(Net(1, seed=5), (20, 64))
-    q = compute_group_qparams(values, 8, 4, power=power, calibrator="mse")
+    q = compute_group_qparams(values, 8, 4, power_of_two=power, calibrator="mse")
     peaks = 7 / np.abs(values).max(axis=1)
     tried = [peaks * 4.0 ** (step / 48) for step in range(49)]
     rounded = [np.square(Affine(scale, 4, PerAxis(0)).on_grid(values) - values).sum(axis=1) for scale in tried]
@@ -97,8 +97,8 @@ def test_room_for_refinement():
     """Few bits that are refined: no scale cuts off the largest weight by more than a factor's rounding."""
     values = np.random.default_rng(6).standard_normal((30, 64))
     of = np.abs(values.reshape(30, 2, 32)).max(axis=2)
-    cut = compute_group_qparams(values, 32, 4, power=False, calibrator="mse").scales * of
-    room = compute_group_qparams(values, 32, 4, power=False, calibrator="mse", refined=True).scales * of
+    cut = compute_group_qparams(values, 32, 4, power_of_two=False, calibrator="mse").scales * of
+    room = compute_group_qparams(values, 32, 4, power_of_two=False, calibrator="mse", weights_refined=True).scales * of
     assert cut.max() > 7.5
     assert room.max() <= 7.05
     assert room.min() >= 0.74 * 7

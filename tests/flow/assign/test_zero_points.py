@@ -106,7 +106,7 @@ VALUES = st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=40).filte
 def test_windows(values, calibrator, power, bits):
     """Law: 0 is one of the integers and exact; `max` holds every value within half a step."""
     stats = TensorStats.of(np.float32(values))
-    scale, zero = choose_affine_qparams(stats, bits, power=power, calibrator=calibrator)
+    scale, zero = choose_affine_qparams(stats, bits, power_of_two=power, calibrator=calibrator)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     assert low <= zero <= high
     assert scale > 0
@@ -122,8 +122,8 @@ def test_windows(values, calibrator, power, bits):
 def test_a_window_errs_no_more_than_a_range_around_zero(values):
     """Law: what `mse` counts is not larger with a zero point, but for the step that symmetric integers have more."""
     stats = TensorStats.of(np.float32(values))
-    scale, zero = choose_affine_qparams(stats, 8, power=False, calibrator="mse")
-    around = choose_symmetric_scale(stats, 8, power=False, calibrator="mse")
+    scale, zero = choose_affine_qparams(stats, 8, power_of_two=False, calibrator="mse")
+    around = choose_symmetric_scale(stats, 8, power_of_two=False, calibrator="mse")
     with_zero = stats.error(scale, -128 - zero, 127 - zero)
     assert with_zero <= stats.error(around, -128, 127) * 1.05 + 1e-3 / scale**2 + (0.5 / scale) ** 2
 

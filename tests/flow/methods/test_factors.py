@@ -102,7 +102,7 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
     stats = collect_stats(FloatRunner(graph), [(feed, None)], set(parts.activations))
-    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
+    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=True)
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
     factors.apply_factors(parts, found)

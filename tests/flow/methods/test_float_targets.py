@@ -54,7 +54,7 @@ def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
     layers, runner, pieces = made
     compared = set(layers) if means else set()
     found = collect_layer_targets(
-        layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False, means=compared
+        layers, plan(layers, scale, zero), runner, pieces, 1, set(), share_positions=False, match_means_for=compared
     )
     values = whole(layers, runner, pieces)
     rng = np.random.default_rng(1)
@@ -96,7 +96,7 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
     layers = find_refinable_layers(partition_graph(model, get_target("generic"), {}))
     (name,) = layers
     runner, held = FloatRunner(model), Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)})
-    found = collect_layer_targets(layers, held, runner, [feed], 1 << 20, set(), alike=False)[name]
+    found = collect_layer_targets(layers, held, runner, [feed], 1 << 20, set(), share_positions=False)[name]
     values = whole(layers, runner, [feed])[name]
     integers = np.random.default_rng(1).integers(-128, 128, values.shape).astype(np.int8)
     steep = np.resize(np.float32(slopes).astype(np.float64), 4)
@@ -114,7 +114,7 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
 def test_large_maps_are_compared_at_some_positions_of_every_piece(made):
     """At 1024 positions where the memory allows no more; small maps at all."""
     layers, runner, pieces = made
-    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), alike=False)
+    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), share_positions=False)
     counts = [len(found[name].index) for name in layers]
     assert counts == [1024, 1024, 24]
     for target in found.values():
@@ -127,7 +127,7 @@ def test_values_are_kept_where_they_are_looked_at(made):
     """Of other layers an eighth of a byte for each stays."""
     layers, runner, pieces = made
     first, second, _ = layers
-    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, alike=True)
+    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, share_positions=True)
     values = np.moveaxis(whole(layers, runner, pieces)[second], 1, -1).reshape(-1, 9)
     assert np.array_equal(found[second].values, values[found[second].index])
     assert found[first].values.nbytes == 0

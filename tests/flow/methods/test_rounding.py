@@ -153,7 +153,7 @@ def test_with_room_for_all_nothing_is_better():
     for _ in range(8):
         weight, moments = rng.uniform(-8, 7, (2, 3, 6)), np.concatenate([moments_of(rng, 6) for _ in range(2)])
         h = np.array([damped(m, 4000) for m in moments])
-        found = round_with_compensation(weight, moments, 4000, -8, 7, ways=1 << 6)
+        found = round_with_compensation(weight, moments, 4000, -8, 7, beam_width=1 << 6)
         for g, o in itertools.product(range(2), range(3)):
             off = found[g, o] - weight[g, o]
             assert off @ h[g] @ off <= least_of_all(weight[g, o], h[g]) * (1 + 1e-9)
@@ -185,14 +185,14 @@ def test_several_roundings_are_nearer_than_one(groups, rows, size, stepped):
     weight = rng.uniform(-9, 8, (groups, rows, size))
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     step = rng.choice([1.0, 2.0], weight.shape) if stepped else None
-    one, several = (round_with_compensation(weight, moments, 4000, -8, 7, step, ways=ways) for ways in (1, 8))
+    one, several = (round_with_compensation(weight, moments, 4000, -8, 7, step, beam_width=ways) for ways in (1, 8))
     count = several if step is None else several / step
     assert np.array_equal(count, np.rint(count))
     assert np.abs(count + 0.5).max() <= 7.5
     h = np.array([damped(m, 4000) for m in moments])
     assert output_error(several - weight, h).sum() < 0.97 * output_error(one - weight, h).sum()
     moments[0] = 0
-    dead = round_with_compensation(weight, moments, 4000, -8, 7, step, ways=8)
+    dead = round_with_compensation(weight, moments, 4000, -8, 7, step, beam_width=8)
     assert np.array_equal(dead[0], rounding.round_to_nearest(weight, -8, 7, step)[0])
 
 
@@ -200,5 +200,5 @@ def test_where_there_is_no_room_one_is_kept(monkeypatch):
     monkeypatch.setattr(rounding, "_MAX_BEAM_ELEMENTS", 99)
     rng = np.random.default_rng(1)
     weight, moments = rng.uniform(-9, 8, (1, 5, 10)), moments_of(rng, 10)
-    one, several = (round_with_compensation(weight, moments, 400, -8, 7, ways=ways) for ways in (1, 8))
+    one, several = (round_with_compensation(weight, moments, 400, -8, 7, beam_width=ways) for ways in (1, 8))
     assert np.array_equal(one, several)

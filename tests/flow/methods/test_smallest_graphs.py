@@ -135,7 +135,7 @@ def test_the_constants_are_settled(gain_in, gain_out):
     before = outputs(model, feed)["y"]
     added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
     parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
-    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
+    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
     factors.apply_factors(parts, found)

@@ -182,7 +182,7 @@ def test_what_is_known_is_not_counted_again():
     before = calibrate_model(prepared)
     last = list(prepared.graph.graph)[-1]
     less = prepared.with_host({str(last.name): "for a test"})
-    fresh, found = calibrate_model(less), calibrate_model(less, before=before)
+    fresh, found = calibrate_model(less), calibrate_model(less, previous=before)
     assert found.stats.keys() == fresh.stats.keys() != before.stats.keys()
     assert any(found.stats[name] is stats for name, stats in before.stats.items())
     for name, want in fresh.stats.items():

@@ -85,9 +85,9 @@ def test_a_tail_left_to_the_host_changes_no_layer():
     first = plan_model(prepared)
     before = first, refine_weights(first)
     tail = [str(node.name) for node in prepared.graph.graph if node.op_type in ("Sqrt", "Abs", "Curve")]
-    second = plan_model(prepared.with_host(dict.fromkeys(tail, "for a test")), before=first.observed)
+    second = plan_model(prepared.with_host(dict.fromkeys(tail, "for a test")), previous=first.observed)
     heard = []
-    again = refine_weights(second, before=before, progress=lambda what, *_: heard.append(what))
+    again = refine_weights(second, previous=before, progress=lambda what, *_: heard.append(what))
     names = find_refinable_layers(second.parts).keys()
     assert len(names) == 3
     for name in names:
@@ -110,7 +110,7 @@ def test_behind_a_change_layers_are_refined_again():
     tensors = {**planned.plan.tensors, ir.input_name(node, 1): wide.changed(wide.scale / 2)}
     other = replace(planned, plan=planned.plan.with_tensors(tensors))
     heard = []
-    refine_weights(other, before=before, progress=lambda what, *_: heard.append(what))
+    refine_weights(other, previous=before, progress=lambda what, *_: heard.append(what))
     assert heard.count("refining") == len(names) - 1
 
 

@@ -92,7 +92,7 @@ def test_factors_that_break_the_law_are_left_out(monkeypatch):
     wrong = {"on": True}
 
     def doubled(parts, *args, **kwargs):
-        if kwargs["search"]:
+        if kwargs["optimize"]:
             wrong["seen"] = True
             weight = next(n for n in parts.graph.graph if n.op_type == "Conv")
             ir.set_constant_input(parts.graph, weight, 1, 2 * ir.const_value(weight.inputs[1]), "twice")

@@ -24,7 +24,7 @@ def _rows(count: int) -> np.ndarray:
 @pytest.mark.parametrize("items", [1, 3])
 def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
     rows = _rows(640)
-    data = Data([{"x": part} for part in np.array_split(rows, items)], [X], hold=True)
+    data = Data([{"x": part} for part in np.array_split(rows, items)], [X], hold_out=True)
     held = [i for i in range(640) if i >= 512 and i % 32 >= 28]
     seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
     assert np.concatenate([feeds["x"] for feeds in data.held()])[:, 0].tolist() == held
@@ -34,20 +34,20 @@ def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
 
 
 def test_few_samples_are_all_calibrated_with() -> None:
-    data = Data([{"x": _rows(540)}], [X], hold=True)
+    data = Data([{"x": _rows(540)}], [X], hold_out=True)
     assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 540
     assert data.held() == []
 
 
 def test_held_samples_of_a_generator_are_kept_when_it_is_read() -> None:
-    data = Data(({"x": row[None]} for row in _rows(544)), [X], hold=True)
+    data = Data(({"x": row[None]} for row in _rows(544)), [X], hold_out=True)
     assert sum(len(feeds["x"]) for feeds, _ in data.batches(8)) == 540
     assert [feeds["x"][0, 0] for feeds in data.held()] == [540, 541, 542, 543]
 
 
 def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
     rows = _rows(640)
-    data = Data([{"x": rows}], [X], hold=True)
+    data = Data([{"x": rows}], [X], hold_out=True)
     assert data.held()
     assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
 
@@ -144,7 +144,7 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
     net = _model(nodes, {"w": weight}, ["y"], 0)
     x = rng.normal(size=(48, 4)).astype(np.float32)
-    prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold=False)
+    prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     made = build_candidate(prepared, planned, planned.graph)
     (have,) = made.checked.session().run(["z"], {"x": x})

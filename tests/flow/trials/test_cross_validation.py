@@ -81,7 +81,7 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
     net = classifier()
     x = nets.samples(net, 32)["x"]
-    prepared = prepare_model(net, {"x": x}, None, {}, hold=False)
+    prepared = prepare_model(net, {"x": x}, None, {}, hold_out=False)
     planned = plan_model(prepared)
     trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).start(planned, RefinementOptions())
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
@@ -105,7 +105,7 @@ def test_samples_on_another_axis_are_dealt_there():
     graph = helper.make_graph([node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
-    prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold=False)
+    prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert count_samples(planned, {"x": x}) == 16
     trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
@@ -155,7 +155,7 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
     graph = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y"))
     feed = nets.samples(graph, 16)
-    prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold=False)
+    prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert select_measured_tensors(planned) == ["z"]
     trial = CrossValidation(prepared, planned, feed, 16, ["z"]).start(planned, RefinementOptions())

@@ -84,7 +84,7 @@ def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3)))
     model = net.graph(_network(net, net.node("Log", net.node("Relu", more)), 8))
-    assert find_offload_candidates(model, lost=True) == []
+    assert find_offload_candidates(model, is_far_off=True) == []
 
 
 @pytest.mark.parametrize("bend", sorted(operators.ACTIVATION_OPS - {"PRelu"}))
@@ -93,7 +93,7 @@ def test_any_activation_tells_a_network(bend: str) -> None:
     net = Net(_FRAMES, _WINDOW, opset=24)
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
-    assert find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []
+    assert find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), is_far_off=True) == []
 
 
 def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:

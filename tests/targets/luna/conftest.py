@@ -9,8 +9,8 @@ from lingeronnx.targets.luna.result_cache import ResultCache
 class _NoCache(ResultCache):
     """Finds each answer anew."""
 
-    def ask(self, body, target, find):
-        return find()
+    def ask(self, key_bytes, target, compute):
+        return compute()
 
 
 @pytest.fixture(autouse=True)

@@ -181,14 +181,18 @@ WRONG = (
     ({"lstmp.weight_x": torch.zeros(24, 5)}, {}, "lacks lstmp.weight_bias, lstmp.weight_r, lstmp.weight_p"),
     (
         state_of(nn.LSTM(5, 6, num_layers=2, proj_size=3), "rnn."),
-        {"to": "asr"},
+        {"target_layout": "asr"},
         r"'rnn' has several layers \(rnn.weight_hr_l1\)",
     ),
-    (without(state_of(nn.LSTM(5, 6, proj_size=3)), "bias_hh_l0"), {"to": "asr"}, "lacks bias_hh_l0"),
-    (state_of(LSTMP(5, 3, 6), "net."), {"to": "ub"}, "'net' goes in one direction; layout ub has two: 'net2' is not"),
+    (without(state_of(nn.LSTM(5, 6, proj_size=3)), "bias_hh_l0"), {"target_layout": "asr"}, "lacks bias_hh_l0"),
+    (
+        state_of(LSTMP(5, 3, 6), "net."),
+        {"target_layout": "ub"},
+        "'net' goes in one direction; layout ub has two: 'net2' is not",
+    ),
     (
         {**PLAIN, "lstmp.weight_hr_l0": torch.zeros(3, 6)},
-        {"layout": "plain", "to": "torch"},
+        {"layout": "plain", "target_layout": "torch"},
         "'lstmp.weight_hr_l0' would be written twice",
     ),
 )
@@ -198,11 +202,13 @@ WRONG = (
 def test_wrong_layouts(state, settings, text):
     """One line that names the module and what is wrong."""
     with pytest.raises(ModelError, match=text) as error:
-        convert_state_dict(state, **{"to": "plain", **settings})
+        convert_state_dict(state, **{"target_layout": "plain", **settings})
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("settings, wrong", (({"to": "keras"}, "keras"), ({"to": "asr", "layout": "onnx"}, "onnx")))
+@pytest.mark.parametrize(
+    "settings, wrong", (({"target_layout": "keras"}, "keras"), ({"target_layout": "asr", "layout": "onnx"}, "onnx"))
+)
 def test_no_such_layout(settings, wrong):
     with pytest.raises(ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; choose "):
         convert_state_dict(PLAIN, **settings)

@@ -62,7 +62,7 @@ def _insert_copy(graph: ir.Model, value: ir.Value, scale: float, reader: ir.Node
         image,
         constants=constants,
         scales=scales,
-        result=shape,
+        output_shape=shape,
         name=f"{value.name}_copy",
         before=reader,
         target=target,

@@ -321,11 +321,17 @@ def _get_weight_inputs(node: ir.Node) -> dict[int, ir.Value]:
 
 
 def insert_identity_conv(
-    graph: ir.Model, node: ir.Node, source: ir.Value, scale: float, target: Target, what: str, before: bool = False
+    graph: ir.Model,
+    node: ir.Node,
+    source: ir.Value,
+    scale: float,
+    target: Target,
+    name_suffix: str,
+    before: bool = False,
 ) -> ir.Value:
     """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
     channels = int((ir.get_shape(source) or (1, 1))[1] or 1)
-    name = ir.unique_tensor_name(graph, f"{source.name}_{what}")
+    name = ir.unique_tensor_name(graph, f"{source.name}_{name_suffix}")
     weight = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{name}_weight"), np.full((channels, 1, 1, 1), IDENTITY_WEIGHT, np.int8)
     )

@@ -196,7 +196,7 @@ def _legalize_linear(graph: ir.Model, node: ir.Node, target: Target) -> str:
         [1, inputs, 1, rows],
         constants=constants,
         scales=numbers,
-        result=result,
+        output_shape=result,
         name=f"{node.outputs[0].name}_as_image" if turned else str(node.outputs[0].name),
         before=node,
         target=target,

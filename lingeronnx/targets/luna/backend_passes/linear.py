@@ -114,7 +114,7 @@ def convert_mean_linears_to_convs(graph: ir.Model, target: Target) -> list[Appli
             image,
             constants=constants,
             scales=scales,
-            result=shape,
+            output_shape=shape,
             name=str(result.name),
             before=node,
             target=target,

@@ -110,13 +110,14 @@ def insert_pointwise_conv(
     image: Sequence[int],
     constants: Mapping[str, np.ndarray],
     scales: Mapping[str, float],
-    result: Sequence[int],
+    output_shape: Sequence[int],
     name: str,
     before: ir.Node,
     target: Target,
 ) -> ir.Value:
-    """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`; return what it gives, of sizes `result`.
+    """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`.
 
+    Return what it gives, of sizes `output_shape`.
     image : sizes [1, C, H, W]. constants : weight [N, C, 1, 1], and bias [N] or none. scales : scale_x, scale_w,
     scale_o. name : that new tensors begin with.
     """
@@ -126,8 +127,8 @@ def insert_pointwise_conv(
     reshaped, convolved = (RESHAPE.name, "", none), (CONV2D.name, "thinker", dict(sorted(attrs.items())))
     steps = [
         (f"{name}_image", reshaped, {"shape": np.array(image, np.int64)}, image),
-        (name if list(result) == outputs else f"{name}_convolved", convolved, constants, outputs),
-        (name, reshaped, {"shape": np.array(result, np.int64)}, result),
+        (name if list(output_shape) == outputs else f"{name}_convolved", convolved, constants, outputs),
+        (name, reshaped, {"shape": np.array(output_shape, np.int64)}, output_shape),
     ]
     taken = ir.get_tensor_names(graph)
     for base, (op_type, domain, attributes), held, sizes in steps:

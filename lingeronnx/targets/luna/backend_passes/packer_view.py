@@ -32,14 +32,14 @@ class PackerGraphView:
     """
 
     def __init__(
-        self, graph: ir.Model, target: Target, limits: NodeLimitChecker | None = None, anyway: bool = False
+        self, graph: ir.Model, target: Target, limits: NodeLimitChecker | None = None, ignore_node_limits: bool = False
     ) -> None:
-        self.graph, self.target, self.anyway = graph, target, anyway
+        self.graph, self.target, self.anyway = graph, target, ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits
 
-    def other(self, graph: ir.Model, anyway: bool = False) -> PackerGraphView:
-        """Return another graph for the same chip, with `anyway` or as this one."""
-        return PackerGraphView(graph, self.target, self.limits, anyway or self.anyway)
+    def other(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
+        """Return another graph for the same chip, with `ignore_node_limits` or as this one."""
+        return PackerGraphView(graph, self.target, self.limits, ignore_node_limits or self.anyway)
 
     @cached_property
     def _names(self) -> NameMapping:

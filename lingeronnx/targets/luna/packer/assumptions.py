@@ -18,11 +18,11 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 UNMEASURED_RULES: dict[str, str] = {}
 
 
-def unmeasured(belief: str) -> Callable[[_Rule], _Rule]:
-    """Mark a rule as supported by reading alone; `belief` says what it takes for granted."""
+def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
+    """Mark a rule as supported by reading alone; `assumption` says what it takes for granted."""
 
     def mark(rule: _Rule) -> _Rule:
-        UNMEASURED_RULES[f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"] = belief
+        UNMEASURED_RULES[f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"] = assumption
         return rule
 
     return mark

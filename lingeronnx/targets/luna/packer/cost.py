@@ -13,7 +13,7 @@ from .packer_graph import PackerGraph, PackerStep
 __all__ = ["compute_graph_cost"]
 
 
-def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external: int) -> GraphCost:
+def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int) -> GraphCost:
     """Return what the prepared graph costs under its plan; external : bytes of the memory outside."""
     counted: set[str] = set()
     layers = [_compute_layer_cost(net, memory, step, counted) for step in net.steps]
@@ -33,7 +33,7 @@ def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external: int) -> G
         shared=memory.need,
         shared_limit=memory.limit,
         psram=outside,
-        psram_limit=external,
+        psram_limit=external_bytes,
         largest=largest,
     )
 

@@ -65,13 +65,13 @@ class DetailedVerdict(Verdict):
         """`time`, and where a chip has no prices by those of arcs: what decisions between forms assume."""
         return self.time_at(get_kernel_costs(self.target) or ARCS)
 
-    def time_at(self, prices: KernelCosts) -> Latency | None:
+    def time_at(self, kernel_costs: KernelCosts) -> Latency | None:
         """Return how long the graph takes at these prices; None where it has no plan."""
         from ..timing import estimate_latency  # which knows the packer's values
 
         if self.net is None or self.memory is None:
             return None
-        return estimate_latency(self.net, self.memory, self.options, self.target, prices)
+        return estimate_latency(self.net, self.memory, self.options, self.target, kernel_costs)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def prepare_graph(
     target: Target,
     options: PackerOptions,
     limits: NodeLimitChecker | None = None,
-    anyway: bool = False,
+    ignore_node_limits: bool = False,
 ) -> PreparedGraph:
     """Read and prepare a graph; ConfigError for a row without a packer.
 
@@ -119,27 +119,27 @@ def prepare_graph(
     limits = NodeLimitChecker(target) if limits is None else limits
     findings = [*check_net(net, target), *check_int4_format(net, target)]
     broken = [one for step in net.steps for one in limits.broken(net, step)]
-    refused = any(f.level == "packs" for f in (findings if anyway else [*findings, *broken]))
+    refused = any(f.level == "packs" for f in (findings if ignore_node_limits else [*findings, *broken]))
     return PreparedGraph(None if refused else apply_packer_transforms(net, target, options), (*findings, *broken))
 
 
 def evaluate_plan(
-    ready: PreparedGraph, target: Target, options: PackerOptions, memory: MemoryPlan | None = None
+    prepared: PreparedGraph, target: Target, options: PackerOptions, memory_plan: MemoryPlan | None = None
 ) -> DetailedVerdict:
     """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
-    if ready.net is None:
-        return _make_verdict(list(ready.findings), target, options)
-    memory = plan_memory(ready.net, target, options) if memory is None else memory
-    plan = PlannedGraph(ready.net, memory, target, options, resolve_placements(ready.net, options))
+    if prepared.net is None:
+        return _make_verdict(list(prepared.findings), target, options)
+    memory_plan = plan_memory(prepared.net, target, options) if memory_plan is None else memory_plan
+    plan = PlannedGraph(prepared.net, memory_plan, target, options, resolve_placements(prepared.net, options))
     findings = [
-        *ready.findings,
+        *prepared.findings,
         *check_placement(plan),
-        *_check_capacity(ready.net, memory, target),
+        *_check_capacity(prepared.net, memory_plan, target),
         *check_correctness(plan),
     ]
-    findings += check_overruns(ready.net, memory, get_packer_profile(target).areas, plan.places)
-    findings += check_output_overruns(ready.net, memory, get_packer_profile(target))
-    said = _make_verdict(findings, target, options, memory, ready.net)
+    findings += check_overruns(prepared.net, memory_plan, get_packer_profile(target).areas, plan.places)
+    findings += check_output_overruns(prepared.net, memory_plan, get_packer_profile(target))
+    said = _make_verdict(findings, target, options, memory_plan, prepared.net)
     return replace(said, beliefs=tuple(dict.fromkeys(find_assumptions(plan)))) if said.chip_ready else said
 
 

@@ -107,11 +107,11 @@ class PackerWindow:
         """Return the window with strides 1."""
         return PackerWindow(**{**vars(self), "strides": (1, 1)})
 
-    def line_buffer(self, align: int, width: int = 8, swapped: bool = False) -> int:
+    def line_buffer(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
         """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""
         along, over = (0, 1) if swapped else (1, 0)
         line = (self.height, self.width)[along]
-        return round_up(self.channels, align) * round_up(line, width * self.strides[along]) * self.kernel[over]
+        return round_up(self.channels, align) * round_up(line, width_align * self.strides[along]) * self.kernel[over]
 
     def map(self) -> int:
         """Return the bytes of the whole map, channels rounded up to 8, the width to 8 times the stride."""

@@ -23,11 +23,11 @@ _SLOW_READ_FACTOR = 64 / 57
 
 
 def estimate_latency(
-    net: PackerGraph, memory: MemoryPlan, options: PackerOptions, target: Target, prices: KernelCosts
+    net: PackerGraph, memory: MemoryPlan, options: PackerOptions, target: Target, kernel_costs: KernelCosts
 ) -> Latency:
     """Return how long the prepared graph `net` takes under its memory plan, packed with `options`, at these prices."""
-    sums = [_StepCycles.of(net, step, options, memory, prices) for step in net.steps]
-    transfers = [_estimate_prefetch_cycles(net, step, options, memory, prices) for step in net.steps]
+    sums = [_StepCycles.of(net, step, options, memory, kernel_costs) for step in net.steps]
+    transfers = [_estimate_prefetch_cycles(net, step, options, memory, kernel_costs) for step in net.steps]
     placed = schedule_layers([done.cycles + done.moved for done in sums], transfers)
     layers = [
         LayerLatency(

@@ -16,17 +16,28 @@ __all__ = ["BASE_COSTS", "apply_calibration"]
 BASE_COSTS = {"arcs": ARCS}
 
 
-def apply_calibration(row: TimingCalibration, target: Target) -> KernelCosts:
-    """Return the prices that `row` gives `target`; ConfigError for a row of another chip, or of unknown kernels."""
-    if row.platform != target.name:
-        raise ConfigError(f"the timing file is of {row.platform}, the model is for {target.name}: measure that chip")
-    if row.base not in BASE_COSTS:
-        raise ConfigError(f"the timing file corrects formulas of {row.base}; known: {', '.join(BASE_COSTS)}")
-    for family in row.factors:
+def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelCosts:
+    """Return the prices that `calibration` gives `target`.
+
+    ConfigError for a row of another chip, or of unknown kernels.
+    """
+    if calibration.platform != target.name:
+        raise ConfigError(
+            f"the timing file is of {calibration.platform}, the model is for {target.name}: measure that chip"
+        )
+    if calibration.base not in BASE_COSTS:
+        raise ConfigError(f"the timing file corrects formulas of {calibration.base}; known: {', '.join(BASE_COSTS)}")
+    for family in calibration.factors:
         if family not in FAMILIES:
             raise ConfigError(
                 f"the timing file has no kernels '{family}'{suggest_nearest(family, FAMILIES)}; known: "
                 f"{', '.join(FAMILIES)}"
             )
-    factors = {family: CostCorrection(factor.start, factor.rest) for family, factor in row.factors.items()}
-    return replace(BASE_COSTS[row.base], factors=factors, node=row.node, spread=row.spread, clock=row.clock_mhz)
+    factors = {family: CostCorrection(factor.start, factor.rest) for family, factor in calibration.factors.items()}
+    return replace(
+        BASE_COSTS[calibration.base],
+        factors=factors,
+        node=calibration.node,
+        spread=calibration.spread,
+        clock=calibration.clock_mhz,
+    )

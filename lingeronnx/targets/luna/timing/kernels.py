@@ -61,7 +61,7 @@ def _interpolated(prices: KernelCosts, route: str, size: int) -> float:
 
 
 def estimate_kernel_cycles(
-    call: KernelCall, prices: KernelCosts, copied: CopyEstimator = _interpolated
+    call: KernelCall, prices: KernelCosts, estimate_copy: CopyEstimator = _interpolated
 ) -> float | None:
     """Return the cycles of one call; None where there is no price for such arguments."""
     name, given = call.kernel, call.arguments
@@ -69,7 +69,7 @@ def estimate_kernel_cycles(
         return _vector(prices, name, **given)
     if name in prices.copies:
         known = given.get("in_bits", 8) == 8 and given.get("from") != "share"
-        return copied(prices, name, given["n"]) if known else None
+        return estimate_copy(prices, name, given["n"]) if known else None
     if name in _WINDOW_KERNELS:
         return _WINDOW_KERNELS[name](_window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {}))
     return _OTHER_KERNELS[name](prices, **given)

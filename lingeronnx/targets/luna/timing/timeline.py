@@ -23,14 +23,14 @@ class LayerSlot(NamedTuple):
     fetch: float = 0.0
 
 
-def schedule_layers(computed: Sequence[float], transfers: Sequence[float]) -> list[LayerSlot]:
+def schedule_layers(compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]) -> list[LayerSlot]:
     """Return when each layer runs.
 
-    computed : cycles of each layer. transfers : of the DMA before it, 0 where it has none.
+    compute_cycles : cycles of each layer. transfers : of the DMA before it, 0 where it has none.
     """
     clock, issued = 0.0, 0.0
     placed = []
-    for cycles, transfer in zip(computed, transfers, strict=True):
+    for cycles, transfer in zip(compute_cycles, prefetch_cycles, strict=True):
         begin = max(clock, issued + transfer) if transfer else clock
         placed.append(LayerSlot(clock, begin - clock, issued if transfer else 0.0))
         issued = begin if transfer else issued

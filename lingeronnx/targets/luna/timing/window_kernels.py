@@ -88,7 +88,7 @@ def _get_reached_padding(size: int, first: int, last: int, kernel: int, stride: 
     return max(0, stride * ((size + first + last - (kernel - 1) + stride - 1) // stride) - size - first) if last else 0
 
 
-def _estimate_array_cycles(window: Window, outputs: int, deep: bool) -> int:
+def _estimate_array_cycles(window: Window, outputs: int, sums_over_inputs: bool) -> int:
     """Return the cycles of the array for `outputs` channels; deep: it sums over input channels."""
     (kh, kw), (sh, sw) = window.kernel, window.stride
     top, left, bottom, right = window.pads
@@ -105,10 +105,10 @@ def _estimate_array_cycles(window: Window, outputs: int, deep: bool) -> int:
     steps = math.ceil(window.w / step)
     edge = right - (-window.w % step) + (-kernel % step)
     line = _columns(kernel, lead, step, begun, edge, steps, math.ceil(kernel / step))
-    pairs, groups = math.ceil(outputs / 2), math.ceil(window.c_in / 8) if deep else 1
+    pairs, groups = math.ceil(outputs / 2), math.ceil(window.c_in / 8) if sums_over_inputs else 1
     cycles = pairs * groups * rows * line.computed + pairs * sum(outside) * line.computed
     cycles += high * pairs * (line.held + line.passed) + 13 * pairs
-    if not deep:
+    if not sums_over_inputs:
         return cycles - 16 - lead * steps * pairs * (high - sum(outside) + len(outside))
     skipped = (high - sum(outside)) * (groups * kh - 1) + sum(groups * (kh - n) + n - 1 for n in outside)
     return cycles - lead * steps * pairs * skipped
@@ -142,7 +142,7 @@ def estimate_conv2d_cycles(window: Window) -> float | None:
         cycles += (
             _CONV_START_CYCLES + deep * window.h * _round_up(window.width, 8) / 8 + _round_up(outputs, 2) * weights / 8
         )
-        cycles += max(outputs * high * wide / 16, _estimate_array_cycles(window, outputs, deep=True))
+        cycles += max(outputs * high * wide / 16, _estimate_array_cycles(window, outputs, sums_over_inputs=True))
         cycles += _ROWS * pieces + 3 * window.c_in if pieces > 1 else 0
         parts += 1
     return cycles - _PART * (parts - 1)
@@ -173,7 +173,7 @@ def estimate_pool_cycles(window: Window) -> float:
     return (
         _DEPTHWISE_START_CYCLES
         + load
-        + max(window.c_in * high * wide / 16, _estimate_array_cycles(window, window.c_in, deep=False))
+        + max(window.c_in * high * wide / 16, _estimate_array_cycles(window, window.c_in, sums_over_inputs=False))
     )
 
 

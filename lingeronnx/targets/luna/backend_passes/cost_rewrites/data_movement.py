@@ -33,7 +33,7 @@ def get_concat_axis(node: ir.Node, rank: int) -> int:
     return int(ir.get_attr(node, "dim", 1) if axis is None else axis) % rank
 
 
-def propose_transposed_concat(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """An iqCat of short lines: matrices that are turned, one below the other."""
     shape = static_shape(node.outputs[0])
     if node.op_type != CONCAT.name or shape is None or any(static_shape(v) is None for v in node.inputs):
@@ -43,15 +43,15 @@ def propose_transposed_concat(sheet: RewriteEditor, node: ir.Node) -> RewritePro
     parts = [Matrix(v, rows) for v in values]
     attributes = {**{name: ir.get_attr(node, name) for name in node.attributes if name != "axis"}, "dim": 0}
     result = [sum(p.columns for p in parts), rows]
-    joining = sheet.costs.of(CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes)
+    joining = editor.costs.of(CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes)
 
     def write() -> None:
-        turned = [sheet.reshaped(sheet.turned(p, node), p.shape[::-1], node) for p in parts]
-        joined = sheet.operator(CONCAT.name, turned, attributes, result, node)
-        sheet.put(sheet.turned(Matrix(joined, result[0]), node), node)
+        turned = [editor.reshaped(editor.turned(p, node), p.shape[::-1], node) for p in parts]
+        joined = editor.operator(CONCAT.name, turned, attributes, result, node)
+        editor.put(editor.turned(Matrix(joined, result[0]), node), node)
 
     what = "joined as matrices that are turned, since its lines are short"
-    return RewriteProposal(what, sheet.turning(*parts) + joining + sheet.costs.turn(*result), write)
+    return RewriteProposal(what, editor.turning(*parts) + joining + editor.costs.turn(*result), write)
 
 
 def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
@@ -70,7 +70,7 @@ def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
     return axis, start, start + after[axis]
 
 
-def propose_transposed_slice(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """A Slice of short lines: some rows of the matrix that is turned."""
     place = _match_slice(node)
     if place is None:
@@ -81,20 +81,20 @@ def propose_transposed_slice(sheet: RewriteEditor, node: ir.Node) -> RewriteProp
     source = Matrix(ir.require_input(node), rows)
     taken = [(end - start) * inner, rows]
     cycles = (
-        sheet.turning(source)
-        + sheet.costs.take(element_count(source.value), math.prod(taken))
-        + sheet.costs.turn(*taken)
+        editor.turning(source)
+        + editor.costs.take(element_count(source.value), math.prod(taken))
+        + editor.costs.turn(*taken)
     )
 
     def write() -> None:
-        turned = sheet.reshaped(sheet.turned(source, node), source.shape[::-1], node)
-        some = sheet.taken(turned, start * inner, end * inner, node, str(node.name))
-        sheet.put(sheet.turned(Matrix(some, taken[0]), node), node)
+        turned = editor.reshaped(editor.turned(source, node), source.shape[::-1], node)
+        some = editor.taken(turned, start * inner, end * inner, node, str(node.name))
+        editor.put(editor.turned(Matrix(some, taken[0]), node), node)
 
     return RewriteProposal("rows of a matrix that is turned, since its lines are short", cycles, write)
 
 
-def propose_slice_bypass(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """A Slice of what an iqCat joined, where it is one of its inputs at the same scale."""
     place, join = _match_slice(node), ir.producer(node.inputs[0]) if node.inputs else None
     if place is None or join is None or join.op_type != CONCAT.name:
@@ -109,7 +109,7 @@ def propose_slice_bypass(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal
             join, "scale_o"
         ):
             return RewriteProposal(
-                "it is what was joined before", 0.0, partial(sheet.put, ir.require_input(join, index), node)
+                "it is what was joined before", 0.0, partial(editor.put, ir.require_input(join, index), node)
             )
         begin += length
     return None
@@ -122,13 +122,13 @@ _MAX_AXES = 3
 # ---- transposes ----------------------------------------------------------------------------------------------------
 
 
-def propose_matrix_transposes(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """A Transpose: of axes that stay together one is made; then matrices are turned, as a whole or one by one."""
     shape, perm = static_shape(node.inputs[0]) if node.inputs else None, list(ir.get_attr(node, "perm") or [])
     if node.op_type != TRANSPOSE.name or shape is None or len(perm) != len(shape) or len(shape) == 2:
         return None
     lengths, order = _merge_axes(shape, perm)
-    steps = _find_cheapest_moves(sheet, ir.require_input(node), lengths, order) if len(order) <= _MAX_AXES else None
+    steps = _find_cheapest_moves(editor, ir.require_input(node), lengths, order) if len(order) <= _MAX_AXES else None
     if steps is None:
         return None
     cycles, moves = steps
@@ -137,7 +137,7 @@ def propose_matrix_transposes(sheet: RewriteEditor, node: ir.Node) -> RewritePro
         value = ir.require_input(node)
         for move in moves:
             value = move(value, node)
-        sheet.put(value, node)
+        editor.put(value, node)
 
     return RewriteProposal("turned as matrices, whose price is known", cycles, write)
 
@@ -177,7 +177,7 @@ def _find_cheapest_moves(
 
 
 def _list_moves(
-    sheet: RewriteEditor, source: ir.Value, lengths: Sequence[int], axes: tuple[int, ...], moved: bool
+    sheet: RewriteEditor, source: ir.Value, lengths: Sequence[int], axes: tuple[int, ...], has_moved: bool
 ) -> list[tuple[float, tuple[int, ...], _Move]]:
     """Return cycles, order afterwards and what is done of every move from the order `axes`.
 
@@ -187,7 +187,7 @@ def _list_moves(
     whole = math.prod(lengths)
     for split in range(1, len(axes)):
         rows = math.prod(lengths[axis] for axis in axes[:split])
-        cycles = sheet.costs.turn(rows, whole // rows) if moved else sheet.turning(Matrix(source, rows))
+        cycles = sheet.costs.turn(rows, whole // rows) if has_moved else sheet.turning(Matrix(source, rows))
         found.append((cycles, axes[split:] + axes[:split], _make_transpose_move(sheet, rows)))
     scale = sheet.scale(source)
     if len(axes) == _MAX_AXES and lengths[axes[0]] <= MAX_CONCAT_INPUTS and scale is not None:
@@ -199,8 +199,8 @@ def _list_moves(
     return found
 
 
-def _make_transpose_move(sheet: RewriteEditor, rows: int) -> _Move:
-    return lambda value, node: sheet.turned(Matrix(value, rows), node)
+def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
+    return lambda value, node: editor.turned(Matrix(value, rows), node)
 
 
 def _make_batched_transpose_move(sheet: RewriteEditor, count: int, rows: int, scale: float) -> _Move:

@@ -201,17 +201,28 @@ class RewriteEditor:
         return self.inserted(node, before)
 
     def operator(
-        self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], shape: Sequence[int], of: ir.Node
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, Any],
+        shape: Sequence[int],
+        replaced: ir.Node,
     ) -> ir.Value:
-        """Return what an integer operator gives that stands for the node `of`; the first one has its name."""
-        output, name = self.name(f"{of.outputs[0].name}_as_{op}"), str(of.name)
+        """Return what an integer operator gives that stands for the node `replaced`; the first one has its name."""
+        output, name = self.name(f"{replaced.outputs[0].name}_as_{op}"), str(replaced.name)
         title = self._title(name) if name in self._given else name
         self._given.add(name)
         node = ir.make_node(
-            op, inputs, dict(sorted(attributes.items())), name=title, output=output, domain=of.domain, like=inputs[0]
+            op,
+            inputs,
+            dict(sorted(attributes.items())),
+            name=title,
+            output=output,
+            domain=replaced.domain,
+            like=inputs[0],
         )
         node.outputs[0].shape = ir.make_shape(list(shape))
-        return self.inserted(node, of)
+        return self.inserted(node, replaced)
 
     def inserted(self, node: ir.Node, before: ir.Node) -> ir.Value:
         """Insert a node of one output; return that."""

@@ -91,11 +91,11 @@ def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
 
 
 def _find_cheapest_view(
-    sheet: RewriteEditor, shape: Sequence[int], uniform: bool
+    sheet: RewriteEditor, shape: Sequence[int], has_uniform_factor: bool
 ) -> tuple[float, _PointwiseView] | None:
     """Return the cheapest view of a tensor under which the chip takes the convolutions, and what they cost."""
     total = math.prod(shape)
-    channels = dict.fromkeys([shape[1], *(c for c in _CHANNEL_COUNTS if uniform and total % c == 0)])
+    channels = dict.fromkeys([shape[1], *(c for c in _CHANNEL_COUNTS if has_uniform_factor and total % c == 0)])
     whole = [_PointwiseView(c, image) for c in channels for image in _iterate_image_sizes(total // c)]
     best: tuple[float, _PointwiseView] | None = None
     for cycles, number in sorted((_estimate_view_cycles(sheet, view), number) for number, view in enumerate(whole)):

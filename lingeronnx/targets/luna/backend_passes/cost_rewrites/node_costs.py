@@ -39,9 +39,9 @@ class NodeCostModel:
         """Return the cycles of a transpose of a matrix; nothing where that is a line."""
         return 0.0 if 1 in (rows, columns) else self.of(TRANSPOSE.name, [(rows, columns)], (columns, rows))
 
-    def take(self, whole: int, size: int) -> float:
-        """Return the cycles of a Slice of `size` of `whole` bytes side by side."""
-        return self.of(SLICE.name, [(whole,)], (size,))
+    def take(self, source_bytes: int, slice_bytes: int) -> float:
+        """Return the cycles of a Slice of `slice_bytes` of `source_bytes` bytes side by side."""
+        return self.of(SLICE.name, [(source_bytes,)], (slice_bytes,))
 
     def append(self, sizes: Sequence[int]) -> float:
         """Return the cycles of an iqCat, at one scale, of pieces of these sizes in bytes, end to end."""

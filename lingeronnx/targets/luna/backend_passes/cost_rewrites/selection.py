@@ -78,18 +78,18 @@ class _GraphScore:
         return self.rank <= other.rank and self.weight < (1.0 - _MIN_GRAPH_SAVING) * other.weight and mine <= others
 
 
-def apply_cost_rewrites(read: PackerGraphView) -> tuple[ir.Model, list[AppliedRewrite], CycleSavings | None]:
-    """Return the integer graph `read` with nodes in forms that take fewer cycles, what was done, and what that saves.
+def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRewrite], CycleSavings | None]:
+    """Return the integer graph `view` with nodes in forms that take fewer cycles, what was done, and what that saves.
 
     The same graph where nodes keep their forms, where it is not right on the chip, and where no form saves anything.
     All forms are taken together where the whole is promised so, else kind by kind. With `ACCURACY` nothing is judged
     where forms cannot save enough, and nothing is decided by another chip's prices.
     """
-    graph, target, objective = read.graph, read.target, get_objective(read.graph)
+    graph, target, objective = view.graph, view.target, get_objective(view.graph)
     sheet = RewriteEditor(graph, target, NodeCostModel(get_kernel_costs(target) or ARCS))
     if objective == PLAIN or (objective == ACCURACY and not _can_save_enough(sheet)):
         return graph, [], None
-    before = now = _GraphScore.of(read)
+    before = now = _GraphScore.of(view)
     if before is None or now is None:
         return graph, [], None
     done: list[AppliedRewrite] = []
@@ -100,7 +100,7 @@ def apply_cost_rewrites(read: PackerGraphView) -> tuple[ir.Model, list[AppliedRe
         made = _rewrite_nodes(sheet.other(trial), some)
         if some is not _REWRITES and made == every:  # judged already
             continue
-        after = _GraphScore.of(read.other(trial)) if made else None
+        after = _GraphScore.of(view.other(trial)) if made else None
         if after is not None and after.beats(now, objective):
             graph, now = trial, after
             done += made

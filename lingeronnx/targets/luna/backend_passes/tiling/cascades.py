@@ -117,8 +117,8 @@ def axis_length(value: ir.Value, axis: int) -> int:
     return int((ir.get_shape(value) or (1, 1, 1, 1))[axis] or 1)
 
 
-def find_cascades(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Cascade]:
-    """Return the runs that begin with node `first` of `nodes` (graph order) and hold the node `must`, shortest first.
+def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) -> list[Cascade]:
+    """Return the runs of `nodes` from `first` on that contain `required_node`, shortest first.
 
     A run grows by what reads from it; it ends where nothing but its last tensor is read outside.
     """
@@ -134,7 +134,7 @@ def find_cascades(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[C
             continue
         inside.append(node)
         written.add(node.outputs[0])
-        if must in inside and _has_single_output(inside):
+        if required_node in inside and _has_single_output(inside):
             runs.append(Cascade(tuple(inside)))
     return runs
 

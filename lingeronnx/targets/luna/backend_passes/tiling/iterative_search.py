@@ -163,7 +163,7 @@ def search_iteratively(
     done = replace_slices_by_convs(copy)
     if whole is None and not done:
         return None
-    found = _search_from(read.other(copy, anyway=True))
+    found = _search_from(read.other(copy, ignore_node_limits=True))
     return None if found is None else (*found, done)
 
 

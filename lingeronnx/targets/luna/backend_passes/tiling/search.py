@@ -31,20 +31,20 @@ _TILEABLE_OPERATORS = (*_SPATIAL_OPERATORS, BATCH_NORM2D.name)  # what may have 
 _MAX_LOOKBACK_NODES = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
 
 
-def tile_large_layers(read: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
-    """Return the integer graph `read` for its chip with runs of layers cut until it fits, and what was done.
+def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
+    """Return the integer graph `view` for its chip with runs of layers cut until it fits, and what was done.
 
     The same graph where it fits as it is, or where no cut helps.
     """
-    if read.target.shared_memory is None or _has_unfittable_node(read):
-        return read, []
-    work, whole = read, {node.name for node in read.graph.graph}
+    if view.target.shared_memory is None or _has_unfittable_node(view):
+        return view, []
+    work, whole = view, {node.name for node in view.graph.graph}
     now: EvaluatedArguments | None = None
     done: list[AppliedRewrite] = []
     for _ in range(_MAX_TILED_CASCADES):
         wanted = _select_layers_to_tile(work, whole, now)
         if now is None and not wanted:
-            return read, []
+            return view, []
         best_cut = next((best for node in wanted if (best := _find_schedule(work, node)) is not None), None)
         if best_cut is None:
             break
@@ -53,33 +53,33 @@ def tile_large_layers(read: PackerGraphView) -> tuple[PackerGraphView, list[Appl
         done.append(cut.text())
         if now.verdict.chip_ready:
             return work, done
-    many = search_iteratively(read)
+    many = search_iteratively(view)
     if many is not None:
         work, cuts_made, before = many
         return work, [*before, *(cut.text() for cut in cuts_made)]
-    return (work, done) if now is not None and _has_improved(now, whole) else (read, [])
+    return (work, done) if now is not None and _has_improved(now, whole) else (view, [])
 
 
 def _select_layers_to_tile(
-    read: PackerGraphView, whole: Collection[str | None], now: EvaluatedArguments | None
+    read: PackerGraphView, untiled: Collection[str | None], best: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return the layers of `whole` to cut: the first that is too large, else a few that are crowded."""
+    """Return the layers of `untiled` to cut: the first that is too large, else a few that are crowded."""
     large = _find_oversized_layer(read.graph, read.target)
-    return _find_crowded_layers(read, whole, now) if large is None else [large] if large.name in whole else []
+    return _find_crowded_layers(read, untiled, best) if large is None else [large] if large.name in untiled else []
 
 
-def _has_unfittable_node(read: PackerGraphView) -> bool:
+def _has_unfittable_node(view: PackerGraphView) -> bool:
     """Whether a node that is never cut has no room, wherever its tensors lie."""
-    net, target, names = read.ready.net, read.target, read.node_names
+    net, target, names = view.ready.net, view.target, view.node_names
     if net is None:
         return False
     kept = {
         names.get(str(node.name), str(node.name))
-        for node in read.graph.graph
+        for node in view.graph.graph
         if node.op_type not in _TILEABLE_OPERATORS
     }
     needs = compute_min_shared_bytes(net, target)
-    return any(need > get_shared_memory_limit(target, read.base) and origin in kept for origin, need in needs.items())
+    return any(need > get_shared_memory_limit(target, view.base) and origin in kept for origin, need in needs.items())
 
 
 def _has_improved(judgement: EvaluatedArguments, whole: Collection[str | None]) -> bool:
@@ -103,48 +103,48 @@ def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
 
 
 def _find_crowded_layers(
-    read: PackerGraphView, whole: Collection[str | None], now: EvaluatedArguments | None
+    view: PackerGraphView, untiled: Collection[str | None], best: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
+    """Return a few layers of `untiled` to cut where the plan exceeds the shared memory.
 
-    First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
-    where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and where
-    it refuses the graph for another reason.
+    First those that something stands against where `best` was chosen, then those at which most bytes live at once. None
+    where the packer takes the graph as it is or with tensors in psram, as it does not where `best` was chosen; and
+    where it refuses the graph for another reason.
     """
-    names = read.node_names
-    said = evaluate_plan(read.ready, read.target, read.base)
-    if said.memory is None or said.memory.fits or (now is None and read.safest.verdict.chip_ready):
+    names = view.node_names
+    said = evaluate_plan(view.ready, view.target, view.base)
+    if said.memory is None or said.memory.fits or (best is None and view.safest.verdict.chip_ready):
         return []
-    against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
+    against = [] if best is None else [f.node for f in best.verdict.findings if f.level != "plan"]
     written_as = {
         names.get(str(node.name), str(node.name)): node
-        for node in read.graph.graph
-        if node.name in whole and node.op_type in _SPATIAL_OPERATORS
+        for node in view.graph.graph
+        if node.name in untiled and node.op_type in _SPATIAL_OPERATORS
     }
     order = dict.fromkeys([*against, *_rank_nodes_by_live_bytes(said)])
     return [written_as[name] for name in order if name in written_as][:_MAX_LOOKBACK_NODES]
 
 
-def _rank_nodes_by_live_bytes(said: DetailedVerdict) -> list[str]:
+def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
     """Return the nodes by the bytes of shared memory that are in use, most first."""
-    assert said.memory is not None
-    assert said.net is not None
-    steps = said.net.steps
-    living = {step.origin: size for step, size in zip(steps, said.memory.living(len(steps)), strict=True)}
+    assert verdict.memory is not None
+    assert verdict.net is not None
+    steps = verdict.net.steps
+    living = {step.origin: size for step, size in zip(steps, verdict.memory.living(len(steps)), strict=True)}
     return sorted(living, key=lambda origin: -living[origin])
 
 
 def _find_schedule(
-    read: PackerGraphView, large: ir.Node
+    view: PackerGraphView, required_node: ir.Node
 ) -> tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None:
-    """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
+    """Return the first split around `required_node` that makes the graph ready, else the first valid split.
 
     The latter may be one of several that are needed.
     """
     first: tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None = None
-    where = list(read.graph.graph).index(large)
+    where = list(view.graph.graph).index(required_node)
     for start in range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1):
-        found = _find_schedule_from(read, start, large, _MAX_FULL_EVALUATIONS if start == where else 1)
+        found = _find_schedule_from(view, start, required_node, _MAX_FULL_EVALUATIONS if start == where else 1)
         if found is not None and found[1].verdict.chip_ready:
             return found
         first = first or found
@@ -152,13 +152,18 @@ def _find_schedule(
 
 
 def _find_schedule_from(
-    read: PackerGraphView, start: int, large: ir.Node, most: int
+    view: PackerGraphView, start: int, required_node: ir.Node, max_evaluations: int
 ) -> tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None:
-    """Return the same of the runs that begin with node `start`; at most `most` cuts are judged under all arguments."""
+    """Return the same of the runs that begin with node `start`.
+
+    At most `max_evaluations` cuts are judged under all arguments.
+    """
     first: tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None = None
-    graph, passed = read.graph, 0
-    for cut in itertools.islice(iterate_schedules(graph, start, large, read.target.shared_memory or 0), _MAX_TRIALS):
-        other = apply_schedule(read, cut)
+    graph, passed = view.graph, 0
+    for cut in itertools.islice(
+        iterate_schedules(graph, start, required_node, view.target.shared_memory or 0), _MAX_TRIALS
+    ):
+        other = apply_schedule(view, cut)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
         if not _can_fit(other, {other.node_names.get(str(name), name) for name in left}):
             continue
@@ -167,24 +172,27 @@ def _find_schedule_from(
         if judgement.verdict.chip_ready:
             return other, judgement, cut
         passed += 1
-        if passed == most:
+        if passed == max_evaluations:
             break
     return first
 
 
-def _can_fit(read: PackerGraphView, left: Collection[str | None]) -> bool:
-    """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
-    net = read.ready.net
+def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
+    """Whether nothing stands against the tiles with the arguments that were measured right.
+
+    Only what is in `untiled`.
+    """
+    net = view.ready.net
     if net is None:
         return False
-    written = {read.node_names.get(str(n.name), n.name) for n in read.graph.graph if n.op_type == CONCAT.name}
+    written = {view.node_names.get(str(n.name), n.name) for n in view.graph.graph if n.op_type == CONCAT.name}
     joins = [s for s in net.steps if s.origin in written]  # not what the packer makes of a convolution it cuts
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
-        said = evaluate_plan(read.ready, read.target, replace(read.base, places=dict.fromkeys(moved, PSRAM)))
+        said = evaluate_plan(view.ready, view.target, replace(view.base, places=dict.fromkeys(moved, PSRAM)))
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
-        fits = said.memory is not None and (said.memory.fits or _rank_nodes_by_live_bytes(said)[0] in left)
-        if fits and against <= set(left):
+        fits = said.memory is not None and (said.memory.fits or _rank_nodes_by_live_bytes(said)[0] in untiled)
+        if fits and against <= set(untiled):
             return True
     return False

@@ -41,27 +41,27 @@ RANK_WRONG = 3  # of what packs and gives other integers
 RANK_REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 
-def rank_verdict(judged: DetailedVerdict) -> int:
+def rank_verdict(verdict: DetailedVerdict) -> int:
     """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
-    if judged.chip_ready:
-        return RANK_ASSUMED if judged.beliefs else RANK_OVERRUN if _get_overrun_warnings(judged) else 0
-    return RANK_WRONG if judged.packs else RANK_REFUSED
+    if verdict.chip_ready:
+        return RANK_ASSUMED if verdict.beliefs else RANK_OVERRUN if _get_overrun_warnings(verdict) else 0
+    return RANK_WRONG if verdict.packs else RANK_REFUSED
 
 
-def iterate_spills(ready: PreparedGraph, target: Target, base: PackerOptions) -> Iterator[ArgumentCandidate]:
+def iterate_spills(prepared: PreparedGraph, target: Target, base: PackerOptions) -> Iterator[ArgumentCandidate]:
     """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
 
     Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest, also with
     what is written by nodes that would be wrong then: a sum may want operand and result outside. None where nothing
     but the shared memory stands against the graph, or where no tensor may go.
     """
-    most = 0 if ready.net is None else min(_MAX_SPILLS, _MAX_SPILL_WORK // len(ready.net.steps))
+    most = 0 if prepared.net is None else min(_MAX_SPILLS, _MAX_SPILL_WORK // len(prepared.net.steps))
     for thorough in (False, True):
         trials = iter(range(most))
         for prefetch in (True, False):
             candidate = ArgumentCandidate(prefetch=prefetch)
-            said = evaluate_plan(ready, target, candidate.options(base))
-            while (better := _spill_one_tensor(ready, target, base, candidate, said, thorough, trials)) is not None:
+            said = evaluate_plan(prepared, target, candidate.options(base))
+            while (better := _spill_one_tensor(prepared, target, base, candidate, said, thorough, trials)) is not None:
                 candidate, said = better
             if candidate.psram:
                 yield candidate
@@ -70,42 +70,43 @@ def iterate_spills(ready: PreparedGraph, target: Target, base: PackerOptions) ->
 
 
 def _spill_one_tensor(
-    ready: PreparedGraph,
+    prepared: PreparedGraph,
     target: Target,
     base: PackerOptions,
     candidate: ArgumentCandidate,
-    said: DetailedVerdict,
+    verdict: DetailedVerdict,
     thorough: bool,
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
     """Return `candidate` with one more tensor moved: a smaller plan, and no more findings. None where it fits."""
-    if said.memory is None or said.memory.fits:
+    if verdict.memory is None or verdict.memory.fits:
         return None
-    best, need = None, said.memory.need
-    for name, _ in zip(_get_spill_candidates(said, thorough), trials, strict=False):
+    best, need = None, verdict.memory.need
+    for name, _ in zip(_get_spill_candidates(verdict, thorough), trials, strict=False):
         moved, names = candidate, [name]
         for _ in range(1 + thorough):
             moved = replace(
-                moved, psram=tuple(dict.fromkeys((*moved.psram, *include_reshape_aliases(_require_net(said), names))))
+                moved,
+                psram=tuple(dict.fromkeys((*moved.psram, *include_reshape_aliases(_require_net(verdict), names)))),
             )
-            memory = plan_memory(_require_net(said), target, moved.options(base), need)
+            memory = plan_memory(_require_net(verdict), target, moved.options(base), need)
             if memory is None:  # it needs no less: known before all that a verdict asks
                 break
-            after = evaluate_plan(ready, target, moved.options(base), memory)
-            if _count_findings(after) <= _count_findings(said):
+            after = evaluate_plan(prepared, target, moved.options(base), memory)
+            if _count_findings(after) <= _count_findings(verdict):
                 best, need = (moved, after), memory.need
                 break
             names = _get_outputs_of(
-                _require_net(said), get_blamed_nodes(after) - get_blamed_nodes(said)
+                _require_net(verdict), get_blamed_nodes(after) - get_blamed_nodes(verdict)
             )  # a node may mind no more with these
         if best is not None and not thorough:
             break
     return best
 
 
-def get_blamed_nodes(said: DetailedVerdict) -> set[str]:
+def get_blamed_nodes(verdict: DetailedVerdict) -> set[str]:
     """Return the nodes that something is said against."""
-    return {f.node for f in said.findings if f.level != "plan"}
+    return {f.node for f in verdict.findings if f.level != "plan"}
 
 
 def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
@@ -114,12 +115,12 @@ def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
 
 
 def clear_overrun_regions(
-    ready: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
+    prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
     """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
     candidate = start
     for _ in range(_MAX_CLEARING_ROUNDS):
-        said = evaluate_plan(ready, target, candidate.options(base))
+        said = evaluate_plan(prepared, target, candidate.options(base))
         if said.memory is None:
             return
         behind = [
@@ -132,11 +133,11 @@ def clear_overrun_regions(
         yield candidate
 
 
-def _find_overrun_tensors(said: DetailedVerdict, target: Target, options: PackerOptions) -> dict[str, list[str]]:
+def _find_overrun_tensors(verdict: DetailedVerdict, target: Target, options: PackerOptions) -> dict[str, list[str]]:
     """Return {node that writes past its work area: what lies there}, before it was reshaped."""
-    assert said.memory is not None
-    net = _require_net(said)
-    past = find_overruns(net, said.memory, get_packer_profile(target).areas, resolve_placements(net, options))
+    assert verdict.memory is not None
+    net = _require_net(verdict)
+    past = find_overruns(net, verdict.memory, get_packer_profile(target).areas, resolve_placements(net, options))
     return {
         f.step.origin: [n for n in (find_reshape_source(net, hit) for hit in f.hit) if is_valid_option_name(n)]
         for f in past
@@ -144,21 +145,21 @@ def _find_overrun_tensors(said: DetailedVerdict, target: Target, options: Packer
 
 
 def iterate_improvements(
-    ready: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
+    prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
     """Yield better and better candidates, found by moving the tensors of a node that something is said of.
 
     What is reshaped moves along, and what lies behind a work area may move as well. Of all that was tried the best is
     gone on from, be it worse than where it came from: one move may need another. With prefetching and without.
     """
-    assert ready.net is not None
-    if ready.findings:  # no place makes up for these
+    assert prepared.net is not None
+    if prepared.findings:  # no place makes up for these
         return
     if start.all_psram:  # named tensors are moved: begin with those that must be
         start = ArgumentCandidate(
             tuple(
                 n
-                for n in include_reshape_aliases(ready.net, find_multirow_linear_outputs(ready.net, target))
+                for n in include_reshape_aliases(prepared.net, find_multirow_linear_outputs(prepared.net, target))
                 if is_valid_option_name(n)
             )
         )
@@ -173,7 +174,7 @@ def iterate_improvements(
         if key in tried:
             return False
         tried.add(key)
-        weighed = _score_candidate(ready, target, base, candidate)
+        weighed = _score_candidate(prepared, target, base, candidate)
         if weighed is None:
             return False
         heapq.heappush(open_ends, (weighed[0], len(tried), candidate, weighed[1]))
@@ -184,7 +185,7 @@ def iterate_improvements(
         begin = replace(start, shared=shared, prefetch=prefetch)
         if look(begin) and begin != start:
             yield begin
-    most = min(max(_TRIED_NODES // len(ready.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
+    most = min(max(_TRIED_NODES // len(prepared.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
     while open_ends and len(tried) < most:
         _, _, candidate, said = heapq.heappop(open_ends)
         doubts = _get_objections(said)
@@ -199,42 +200,42 @@ def iterate_improvements(
 
 
 def _score_candidate(
-    ready: PreparedGraph, target: Target, base: PackerOptions, candidate: ArgumentCandidate
+    prepared: PreparedGraph, target: Target, base: PackerOptions, candidate: ArgumentCandidate
 ) -> tuple[tuple[int, int, int], DetailedVerdict] | None:
     """Return the rank of a candidate, how much there is to be said and how many tensors that names, with the verdict.
 
     None for one that does not fit.
     """
-    assert ready.net is not None
+    assert prepared.net is not None
     options = candidate.options(base)
-    memory = plan_memory(ready.net, target, options, get_shared_memory_limit(target, base) + 1)
+    memory = plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
     if memory is None:
         return None
-    said = evaluate_plan(ready, target, options, memory)
+    said = evaluate_plan(prepared, target, options, memory)
     doubts = _get_objections(said)
     return (rank_verdict(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
 
 
-def _get_objections(said: DetailedVerdict) -> list[VerdictFinding]:
+def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
     """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
-    return [f for f in said.findings if f.level != "plan"] or [*said.beliefs, *_get_overrun_warnings(said)]
+    return [f for f in verdict.findings if f.level != "plan"] or [*verdict.beliefs, *_get_overrun_warnings(verdict)]
 
 
-def _get_overrun_warnings(said: DetailedVerdict) -> list[VerdictFinding]:
+def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
     """Return the warnings of writes behind the plan, but for those that nobody measured."""
-    return [f for f in said.findings if f.level == "plan" and f.rule != UNCONFIRMED_RULE]
+    return [f for f in verdict.findings if f.level == "plan" and f.rule != UNCONFIRMED_RULE]
 
 
-def _iterate_tensor_moves(said: DetailedVerdict, node: str, behind: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the tensors of a node and those `behind` in all combinations, the fewest first, with what is reshaped.
+def _iterate_tensor_moves(verdict: DetailedVerdict, node: str, overwritten: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the tensors of a node and those `overwritten` in all combinations, the fewest first, with what is reshaped.
 
     What a node reads moves as a whole, or from the last reshape on.
     """
-    net = _require_net(said)
+    net = _require_net(verdict)
     steps = [step for step in net.steps if step.origin == node]
     names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant]
     own = dict.fromkeys(n for name in names for n in (find_reshape_source(net, name), name) if is_valid_option_name(n))
-    ends = list(dict.fromkeys((*list(own)[:_SIDES], *behind[:_SIDES])))
+    ends = list(dict.fromkeys((*list(own)[:_SIDES], *overwritten[:_SIDES])))
     for count in range(1, _SIDES + 1):
         for some in itertools.combinations(ends, count):
             yield [n for n in include_reshape_aliases(net, some) if is_valid_option_name(n)]
@@ -262,25 +263,25 @@ _MAX_CLEARING_ROUNDS = 8
 _MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
-def _require_net(said: DetailedVerdict) -> PackerGraph:
-    assert said.net is not None
-    return said.net
+def _require_net(verdict: DetailedVerdict) -> PackerGraph:
+    assert verdict.net is not None
+    return verdict.net
 
 
-def _count_findings(said: DetailedVerdict) -> int:
+def _count_findings(verdict: DetailedVerdict) -> int:
     """Return the number of findings, but for the size of the plan."""
-    return sum(f.level != "plan" and f.node != "shared memory" for f in said.findings)
+    return sum(f.level != "plan" and f.node != "shared memory" for f in verdict.findings)
 
 
-def _get_spill_candidates(said: DetailedVerdict, thorough: bool) -> list[str]:
+def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]:
     """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first.
 
     thorough : then those at the node where most blocks are taken. What is made in place may have a block that it does
     not use, for as long as the tensor lives that it is made of.
     """
-    assert said.memory is not None
-    net = _require_net(said)
-    spots = {n: s for n, s in said.memory.spots.items() if s.place == SHARE}
+    assert verdict.memory is not None
+    net = _require_net(verdict)
+    spots = {n: s for n, s in verdict.memory.spots.items() if s.place == SHARE}
     fullest = _get_tensors_at_peak(net, spots)
     if thorough:
         lives: dict[str, tuple[int, int]] = {}

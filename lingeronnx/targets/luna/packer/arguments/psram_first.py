@@ -40,17 +40,17 @@ def place_large_tensors_in_psram(
 
 
 def move_back_to_shared(
-    ready: PreparedGraph, target: Target, base: PackerOptions, prefetch: bool
+    prepared: PreparedGraph, target: Target, base: PackerOptions, prefetch: bool
 ) -> EvaluatedCandidate:
     """Return the candidate with or without prefetching, and the verdict; for a graph that is planned."""
-    net = ready.net
+    net = prepared.net
     assert net is not None
     large = [t.name for t in net.values() if _SMALL_TENSOR_DIVISOR * t.bytes > get_shared_memory_limit(target, base)]
 
     def judged(inside: set[str]) -> EvaluatedCandidate:
         names = include_reshape_aliases(net, [name for name in large if name not in inside])
         candidate = ArgumentCandidate(tuple(n for n in names if is_valid_option_name(n)), prefetch=prefetch)
-        return candidate, evaluate_plan(ready, target, candidate.options(base))
+        return candidate, evaluate_plan(prepared, target, candidate.options(base))
 
     inside: set[str] = set()
     candidate, said = judged(inside)
@@ -63,13 +63,13 @@ def move_back_to_shared(
     return candidate, said
 
 
-def _find_tensors_to_return(said: DetailedVerdict, psram: set[str]) -> set[str]:
+def _find_tensors_to_return(verdict: DetailedVerdict, psram: set[str]) -> set[str]:
     """Return the tensors in `psram` of nodes that anything but the size of the plan is said against.
 
     What such a node writes, with what that is reshaped from; where nothing of it is in PSRAM, what the node reads.
     """
-    assert said.net is not None
-    net, minding, back = said.net, get_blamed_nodes(said), set[str]()
+    assert verdict.net is not None
+    net, minding, back = verdict.net, get_blamed_nodes(verdict), set[str]()
     for step in net.steps:
         if step.origin in minding:
             for names in (step.outputs, step.inputs):

@@ -76,31 +76,31 @@ def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
 
 
 def select_fastest_arguments(
-    graph: ir.Model | onnx.ModelProto, target: Target, ready: PreparedGraph | None = None
+    graph: ir.Model | onnx.ModelProto, target: Target, prepared: PreparedGraph | None = None
 ) -> EvaluatedArguments:
     """Return the fastest arguments under which `graph` is right, and the verdict.
 
-    ready : the graph, where it was read before with `make_base_options`. On a chip whose prices are those of another
+    prepared : the graph, where it was read before with `make_base_options`. On a chip whose prices are those of another
     one the first stay, unless time is the objective.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     objective, keeps = get_objective(proto), can_keep_constants_resident(proto)
     body = proto.graph.SerializeToString(deterministic=True) + str((objective, keeps, proto.opset_import)).encode()
-    return _CACHE.ask(body, target, lambda: _select_fastest(proto, target, objective, keeps, ready))
+    return _CACHE.ask(body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared))
 
 
 def _select_fastest(
-    proto: onnx.ModelProto, target: Target, objective: str, keeps: bool, ready: PreparedGraph | None
+    proto: onnx.ModelProto, target: Target, objective: str, can_keep_resident: bool, prepared: PreparedGraph | None
 ) -> EvaluatedArguments:
     base = make_base_options(proto, target)
-    ready = prepare_graph(proto, target, base) if ready is None else ready
-    first = _find_first_correct(ready, target, base)
+    prepared = prepare_graph(proto, target, base) if prepared is None else prepared
+    first = _find_first_correct(prepared, target, base)
     if not first[1].chip_ready:
-        first = place_large_tensors_in_psram(ready, target, base, first)
+        first = place_large_tensors_in_psram(prepared, target, base, first)
     if get_kernel_costs(target) is None and objective != TIME:
         return EvaluatedArguments(first[0].words(base), first[1])
-    worth = None if not keeps else get_min_residency_gain(objective)
-    candidate, said = find_faster_arguments(ready, target, base, first, worth)
+    worth = None if not can_keep_resident else get_min_residency_gain(objective)
+    candidate, said = find_faster_arguments(prepared, target, base, first, worth)
     return EvaluatedArguments(candidate.words(base), said, first[1])
 
 
@@ -117,9 +117,9 @@ def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
     return PackerOptions(platform=get_packer_profile(target).name, sizes=sizes)
 
 
-def select_safest_for(ready: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedArguments:
+def select_safest_for(prepared: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedArguments:
     """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
-    candidate, said = _find_first_correct(ready, target, base)
+    candidate, said = _find_first_correct(prepared, target, base)
     return EvaluatedArguments(candidate.words(base), said)
 
 
@@ -128,12 +128,12 @@ def get_min_residency_gain(objective: str) -> float:
     return 0.0 if objective == TIME else _MIN_RESIDENCY_GAIN
 
 
-def has_resident_constants(words: Iterable[str]) -> bool:
-    """Whether constants lie in shared memory under the packer's arguments `words`."""
-    return f"params:{SHARE}" in " ".join(words)
+def has_resident_constants(argv: Iterable[str]) -> bool:
+    """Whether constants lie in shared memory under the packer's arguments `argv`."""
+    return f"params:{SHARE}" in " ".join(argv)
 
 
-def _find_first_correct(ready: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedCandidate:
+def _find_first_correct(prepared: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedCandidate:
     """Return the first candidate under which a graph that was read with `base` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
@@ -145,20 +145,22 @@ def _find_first_correct(ready: PreparedGraph, target: Target, base: PackerOption
     def judged(
         number: int, candidate: ArgumentCandidate, memory: MemoryPlan | None = None
     ) -> tuple[tuple[int, int, int], EvaluatedCandidate]:
-        said = evaluate_plan(ready, target, candidate.options(base), memory)
+        said = evaluate_plan(prepared, target, candidate.options(base), memory)
         return (rank_verdict(said), len(said.findings), number), (candidate, said)
 
     def more() -> Iterator[ArgumentCandidate]:
         """Yield what lies further away, unless a node has no room wherever its tensors lie."""
-        if ready.net is None or max(
-            compute_min_shared_bytes(ready.net, target).values(), default=0
+        if prepared.net is None or max(
+            compute_min_shared_bytes(prepared.net, target).values(), default=0
         ) <= get_shared_memory_limit(target, base):
-            yield from iterate_spills(ready, target, base)
+            yield from iterate_spills(prepared, target, base)
 
-    for number, candidate in enumerate(itertools.chain(iterate_candidates(ready, target), more())):
+    for number, candidate in enumerate(itertools.chain(iterate_candidates(prepared, target), more())):
         memory = None
-        if ready.net is not None:
-            memory = plan_memory(ready.net, target, candidate.options(base), get_shared_memory_limit(target, base) + 1)
+        if prepared.net is not None:
+            memory = plan_memory(
+                prepared.net, target, candidate.options(base), get_shared_memory_limit(target, base) + 1
+            )
             if memory is None:
                 late.append((number, candidate))
                 continue
@@ -168,7 +170,7 @@ def _find_first_correct(ready: PreparedGraph, target: Target, base: PackerOption
         if tried[0][0] == 0:
             break
     if best is None or best[0][0] == RANK_REFUSED:
-        least = len(dict.fromkeys(ready.findings)) + 1  # that it does not fit is said of each
+        least = len(dict.fromkeys(prepared.findings)) + 1  # that it does not fit is said of each
         for number, candidate in late:
             if best is not None and best[0] < (RANK_REFUSED, least, number):
                 break
@@ -178,13 +180,13 @@ def _find_first_correct(ready: PreparedGraph, target: Target, base: PackerOption
     assert best is not None
     for further in (clear_overrun_regions, iterate_improvements):
         if best[0][0] in (RANK_OVERRUN, RANK_ASSUMED, RANK_WRONG):
-            for number, one in enumerate(further(ready, target, base, start)):
+            for number, one in enumerate(further(prepared, target, base, start)):
                 tried = judged(number, one)
                 if tried[0] < best[0]:
                     best, start = tried, one
     return best[1]
 
 
-def format_command(words: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
+def format_command(argv: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
     """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
-    return shlex.join([program, "-g", graph, *words, "-o", package])
+    return shlex.join([program, "-g", graph, *argv, "-o", package])

@@ -29,84 +29,99 @@ _MAX_TENSORS_PER_MOVE = 6  # tensors that are tried for each move
 _MAX_MOVES = 4
 
 
-def get_comparison_cycles(time: Latency, target: Target) -> float:
+def get_comparison_cycles(latency: Latency, target: Target) -> float:
     """Return the cycles that arguments and forms are compared by."""
     copies = (get_kernel_costs(target) or ARCS).copies["memcpy_from_psram"]
-    return time.high + sum(copies.cycles(work.bytes) for work in time.unpriced if work.bound is None and work.bytes)
-
-
-def find_faster_arguments(
-    ready: PreparedGraph, target: Target, base: PackerOptions, found: EvaluatedCandidate, worth: float | None
-) -> EvaluatedCandidate:
-    """Return the fastest of `found` and what lies near it; the same where nothing is known of its time.
-
-    worth : the share of the time that constants in shared memory must save; None: they stay outside.
-    """
-    if not found[1].chip_ready or found[1].weighed is None:
-        return found
-    for _ in range(_MAX_MOVES):
-        better = _find_better(ready, target, base, found, _iterate_neighbors(found), 1.0)
-        if better is None:
-            break
-        found = better
-    net = found[1].net
-    if worth is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
-        return found  # a LayerNormInt may write behind its plan, where the constants would lie
-    if found[0].prefetch and estimate_max_saving(found[1], target) <= worth * _get_verdict_cycles(found[1], target):
-        return found
-    kept = replace(found[0], shared=True)
-    return (
-        _find_better(ready, target, base, found, iter(dict.fromkeys([kept, replace(kept, psram=())])), 1.0 - worth)
-        or found
+    return latency.high + sum(
+        copies.cycles(work.bytes) for work in latency.unpriced if work.bound is None and work.bytes
     )
 
 
-def estimate_max_saving(said: DetailedVerdict, target: Target) -> float:
+def find_faster_arguments(
+    prepared: PreparedGraph,
+    target: Target,
+    base: PackerOptions,
+    current: EvaluatedCandidate,
+    min_residency_gain: float | None,
+) -> EvaluatedCandidate:
+    """Return the fastest of `current` and what lies near it; the same where nothing is known of its time.
+
+    min_residency_gain : the share of the time that constants in shared memory must save; None: they stay outside.
+    """
+    if not current[1].chip_ready or current[1].weighed is None:
+        return current
+    for _ in range(_MAX_MOVES):
+        better = _find_better(prepared, target, base, current, _iterate_neighbors(current), 1.0)
+        if better is None:
+            break
+        current = better
+    net = current[1].net
+    if min_residency_gain is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
+        return current  # a LayerNormInt may write behind its plan, where the constants would lie
+    if current[0].prefetch and estimate_max_saving(current[1], target) <= min_residency_gain * _get_verdict_cycles(
+        current[1], target
+    ):
+        return current
+    kept = replace(current[0], shared=True)
+    return (
+        _find_better(
+            prepared,
+            target,
+            base,
+            current,
+            iter(dict.fromkeys([kept, replace(kept, psram=())])),
+            1.0 - min_residency_gain,
+        )
+        or current
+    )
+
+
+def estimate_max_saving(verdict: DetailedVerdict, target: Target) -> float:
     """Return the cycles that constants in shared memory save at most, where they are prefetched.
 
     Kernels take as long as before: only waits, copies of data, and what has no bound can go.
     """
-    time = said.weighed
+    time = verdict.weighed
     return 0.0 if time is None else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
 
 
 def _find_better(
-    ready: PreparedGraph,
+    prepared: PreparedGraph,
     target: Target,
     base: PackerOptions,
-    found: EvaluatedCandidate,
+    current: EvaluatedCandidate,
     trials: Iterator[ArgumentCandidate],
-    share: float,
+    max_time_share: float,
 ) -> EvaluatedCandidate | None:
-    """Return the fastest of `trials` that is promised as well as `found` and takes less than that share of its time."""
-    best, least = None, share * _get_verdict_cycles(found[1], target)
+    """Return the fastest of `trials` that is as safe as `current` and takes less than that share of its time."""
+    best, least = None, max_time_share * _get_verdict_cycles(current[1], target)
     for candidate in trials:
         options = candidate.options(base)
         memory = (
-            plan_memory(ready.net, target, options, get_shared_memory_limit(target, base) + 1)
-            if ready.net is not None
+            plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
+            if prepared.net is not None
             else None
         )
         if memory is None:
             continue
-        said = evaluate_plan(ready, target, options, memory)
+        said = evaluate_plan(prepared, target, options, memory)
         if (
             said.chip_ready
-            and rank_verdict(said) <= rank_verdict(found[1])
+            and rank_verdict(said) <= rank_verdict(current[1])
             and _get_verdict_cycles(said, target) < least
         ):
             best, least = (candidate, said), _get_verdict_cycles(said, target)
     return best
 
 
-def _get_verdict_cycles(said: DetailedVerdict, target: Target) -> float:
-    time = said.weighed
+def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
+    time = verdict.weighed
     return float("inf") if time is None else get_comparison_cycles(time, target)
 
 
-def _iterate_neighbors(found: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
+def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
     """Yield candidates with one tensor less in external memory; without prefetching also those with, and one more."""
-    candidate, said = found
+    candidate, said = current
     if said.net is None or candidate.all_psram:
         return
     sizes = {t.name: t.bytes for t in said.net.values()}

@@ -138,17 +138,19 @@ def _hoist_padding(net: PackerGraph) -> None:
         _insert_pad(net, step, moved, [p - m for p, m in zip(pads, moved, strict=True)])
 
 
-def _insert_pad(net: PackerGraph, step: PackerStep, moved: list[int], left: list[int]) -> None:
+def _insert_pad(net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]) -> None:
     """Put an iqPad in front of a convolution and of all that read the same tensor."""
     source = step.inputs[0]
     label, amounts = f"{source}#pad", f"{source}#pad#amounts"
-    net.arrays[amounts] = np.array([0, 0, *moved[:2], 0, 0, *moved[2:]], np.int64)
+    net.arrays[amounts] = np.array([0, 0, *hoisted_pads[:2], 0, 0, *hoisted_pads[2:]], np.int64)
     net.tensors[amounts] = PackerTensor(amounts, (8,), 8, True)
     pad = PackerStep(PAD.name, label, (source, amounts), (label,), {}, step.origin, "pad")
     changed = []
     for other in net.steps:
         if source in other.inputs:
-            attributes = {**other.attributes, "pads": left} if "pads" in other.attributes else other.attributes
+            attributes = (
+                {**other.attributes, "pads": remaining_pads} if "pads" in other.attributes else other.attributes
+            )
             other = other.but(inputs=tuple(label if n == source else n for n in other.inputs), attributes=attributes)
         changed.append(other)
     net.steps = changed

@@ -132,20 +132,20 @@ def plan_memory(net: PackerGraph, target: Target, options: PackerOptions) -> Mem
 
 
 @overload
-def plan_memory(net: PackerGraph, target: Target, options: PackerOptions, below: int) -> MemoryPlan | None: ...
+def plan_memory(net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int) -> MemoryPlan | None: ...
 
 
 def plan_memory(
-    net: PackerGraph, target: Target, options: PackerOptions, below: int | None = None
+    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
 ) -> MemoryPlan | None:
-    """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
+    """Return the plan of a prepared graph; with `max_bytes` None where it needs that many bytes or more.
 
     What lives at once needs a block each, which often says so before there is a plan.
     """
     stored = compute_stored_sizes(net, target)
     total = sum(one.written for one in stored.values())
     held = total if options.parameters == SHARE else 0
-    if below is not None and held >= below:
+    if max_bytes is not None and held >= max_bytes:
         return None
     places = resolve_placements(net, options)
     items = _collect_tensors(net, places)
@@ -155,7 +155,7 @@ def plan_memory(
     if not items:
         raise ValueError("an empty graph has no plan")
     least = _get_peak_live_bytes(net, items)
-    if below is not None and least + held >= below:
+    if max_bytes is not None and least + held >= max_bytes:
         return None
     owners = _get_root_items(items)
     best = _layout_by_size(items, owners)
@@ -165,7 +165,7 @@ def plan_memory(
         other = strategy(len(net.steps), list(owners.values()))
         best = min(best, other, key=lambda layout: layout.bytes_in(SHARE))
     shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
-    if below is not None and shared + held >= below:
+    if max_bytes is not None and shared + held >= max_bytes:
         return None
     spots = best.spots(items)
     limit = get_shared_memory_limit(target, options)

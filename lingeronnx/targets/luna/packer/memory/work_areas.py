@@ -192,7 +192,7 @@ def _max_pool_arcs_venusa(node: PlacedStep) -> int:
     return min(node.y.planned, _MAX_CHUNK_BYTES) if node.away else 0
 
 
-def _make_average_pool_rule(scaled: int) -> WorkAreaRule:
+def _make_average_pool_rule(power_of_two_bytes: int) -> WorkAreaRule:
     def rule(node: PlacedStep) -> int:
         kernel = node.step.get("kernel_shape")
         area = math.prod(kernel)
@@ -201,7 +201,7 @@ def _make_average_pool_rule(scaled: int) -> WorkAreaRule:
         if list(kernel) == [height, width]:
             return max(height * width, 4 * channels) + (0 if power else 4 * channels)
         deep = 8 if _get_padded_map_bytes(node) > _MAX_CHUNK_BYTES else channels
-        return deep * math.prod(node.y.shape[2:]) * (scaled if power else 8)
+        return deep * math.prod(node.y.shape[2:]) * (power_of_two_bytes if power else 8)
 
     return rule
 

@@ -1,0 +1,89 @@
+"""Former names of public functions, parameters and members, which warn until the next minor version."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["accept_old_parameters", "keep_old_members", "warn_deprecated"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+def warn_deprecated(old: str, new: str, gone: str) -> None:
+    """Warn the caller of the calling function that `old` is called `new` now, and disappears in version `gone`."""
+    warnings.warn(f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3)
+
+
+def accept_old_parameters(gone: str, **new_names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a public function so that it also takes keywords by their former names.
+
+    Parameters
+    ----------
+    gone
+        Version in which the former names disappear.
+    **new_names
+        The present name of each parameter, by its former name.
+
+    Raises
+    ------
+    TypeError
+        When the function is called with both names of a parameter.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            for old, new in new_names.items():
+                if old not in kwargs:
+                    continue
+                if new in kwargs:
+                    raise TypeError(f"{function.__name__}() got both '{new}' and its former name '{old}'")
+                warn_deprecated(f"parameter {old} of {function.__name__}", new, gone)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
+    """Decorate a public class so that its members are also found by their former names.
+
+    Reading a former name of a field, property or method warns. If the class is a dataclass, its
+    constructor takes the former names of fields as well.
+
+    Parameters
+    ----------
+    gone
+        Version in which the former names disappear.
+    **new_names
+        The present name of each member, by its former name.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        fields = getattr(cls, "__dataclass_fields__", {})
+        old_fields = {old: new for old, new in new_names.items() if new in fields}
+        if old_fields:
+            type.__setattr__(cls, "__init__", accept_old_parameters(gone, **old_fields)(cls.__init__))
+        for old, new in new_names.items():
+            type.__setattr__(cls, old, _OldMember(f"{cls.__name__}.{old}", new, gone))
+        return cls
+
+    return decorate
+
+
+class _OldMember:
+    """Descriptor that warns and reads the member `new` of the object or class."""
+
+    def __init__(self, old: str, new: str, gone: str) -> None:
+        self._old, self._new, self._gone = old, new, gone
+
+    def __get__(self, instance: object | None, owner: type[Any]) -> Any:  # noqa: ANN401 - any member
+        warn_deprecated(self._old, f"{owner.__name__}.{self._new}", self._gone)
+        return getattr(owner if instance is None else instance, self._new)
