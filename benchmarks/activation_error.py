@@ -99,12 +99,12 @@ def tables() -> Iterator[Row]:
         x = np.linspace(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 1 << 16).astype(np.int64)
         for name, function in PIECES.items():
             for width in (16, 8):
-                got = load_piecewise(name, chip).rounded(x, width)
+                got = load_piecewise(name, chip).evaluate_rounded(x, width)
                 real = function(x / 2.0**fraction)
                 yield Row(name, chip, f"Q{fraction} -> Q{width - 1}", measured(got, real, 2.0 ** (width - 1), width))
     x = np.linspace(-(2**31), 2**31 - 1, 1 << 16).astype(np.int64)
     for name, function in VALLEYS.items():
-        got = load_piecewise(name, "venusA").to(x, 15, 32)
+        got = load_piecewise(name, "venusA").evaluate_to_fraction(x, 15, 32)
         yield Row(name, "venusA, training side", "Q27 -> Q15", measured(got, function(x / 2.0**27), 2.0**15, 32))
 
 
@@ -147,7 +147,7 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
     scales = {"x": Affine(2.0**q), "y": Affine(it.scale(q))}
     plan = Plan(platform=target.name, executor=target.executor, mode="q-value", tensors=scales)
-    lowered = lower(Partition.of(model, {}, target), plan, target).graph
+    lowered = lower(Partition.build(model, {}, target), plan, target).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
     feed = {"x": INT8.reshape(64, 4)}
     got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")
@@ -191,7 +191,9 @@ def shares(name: str, way: str, q: int, length: int) -> tuple[np.ndarray, np.nda
     x = np.random.default_rng(length).integers(-128, 128, (LENGTHS[length], length), dtype=np.int8)
     exponents = x / 2.0**q - x.max(axis=1, keepdims=True) / 2.0**q
     real = exponents - np.log(np.exp(exponents).sum(axis=1, keepdims=True))
-    kernel = (Softmax if name == "softmax" else LogSoftmax)(make_input_table(2.0 ** (25 - q), 8), Q15, way=way)
+    kernel = (Softmax if name == "softmax" else LogSoftmax)(
+        make_input_table(2.0 ** (25 - q), 8), Q15, division_mode=way
+    )
     return run(kernel, x), np.exp(real) if name == "softmax" else real
 
 
@@ -200,7 +202,7 @@ def normal(length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (integers, real values) of normalised random int8 rows at scale 2^4, in Q10."""
     x = np.random.default_rng(length).integers(-128, 128, (500, length), dtype=np.int8)
     ones, zeros = np.ones(length, np.int64), np.zeros(length, np.int64)
-    got = run(LayerNorm(ones, zeros, LayerNorm.epsilon_of(1e-5, 16.0, length), Rescale.from_shift(0, 16)), x)
+    got = run(LayerNorm(ones, zeros, LayerNorm.scale_epsilon(1e-5, 16.0, length), Rescale.from_shift(0, 16)), x)
     centred = x / 16.0 - (x / 16.0).mean(axis=1, keepdims=True)
     return got, centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
 
@@ -374,13 +376,13 @@ def table_panels() -> list[Panel]:
         lines = []
         for chip, fraction, _ in CHIPS[:2]:
             inputs = np.floor(x * 2.0**fraction).astype(np.int64)
-            got = load_piecewise(name, chip).rounded(inputs, 16)
+            got = load_piecewise(name, chip).evaluate_rounded(inputs, 16)
             label = chip if chip == "venus" else "arcs, venusA"
             lines.append((label, x, errors(got, function(inputs / 2.0**fraction), 2.0**15, 16)))
         found.append(Panel(name, "x", "LSB of Q15", lines))
     inputs = (x * 2.0**27).astype(np.int64)
     lines = [
-        (name, x, errors(load_piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
+        (name, x, errors(load_piecewise(name, "venusA").evaluate_to_fraction(inputs, 15, 32), function(x), 2.0**15, 32))
         for name, function in VALLEYS.items()
     ]
     return [*found, Panel("gelu, swish (venusA, training side)", "x", "LSB of Q15", lines)]

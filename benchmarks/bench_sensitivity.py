@@ -67,9 +67,9 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
     output = str(planned.graph.graph.outputs[0].name)
     given = build_roundable_model(planned, every, [output])
     data = load_evaluation_data(planned, calib, None)
-    trials = tuple(setting for layer in every for setting in layer.kinds("all").values())
+    trials = tuple(setting for layer in every for setting in layer.trial_sets("all").values())
     job = BlockTrials(given, RoundedSet(), trials, ("L1",))
-    size = choose_block_size(planned, given.engine().segments)
+    size = choose_block_size(planned, given.create_engine().segments)
     blocks = list(data.batches(size))
     session = open_ort_session(ir.to_proto(planned.graph), "the model", threads=1)
     work = job.start()
@@ -116,7 +116,7 @@ def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, n
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for seed in range(samples // 32):
             parts = [generate_synthetic_inputs(specs, 2 * seed + part) for part in range(2)]
-            yield {spec.name: spec.joined([part[spec.name] for part in parts]) for spec in specs}
+            yield {spec.name: spec.concatenate([part[spec.name] for part in parts]) for spec in specs}
 
     return batches
 

@@ -99,7 +99,7 @@ def measure_row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str,
                 stem="model",
                 attempt=True,
             )
-            if done.proof is None or done.board.program is None:
+            if done.proof is None or done.contents.program is None:
                 return {**told, "failed": next((note for note in done.notes if " C " in note), "no C was written")}
             told |= _sizes(done) | done.proof.to_dict()
             if asked.sanitize:
@@ -115,26 +115,28 @@ def measure_row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str,
 
 def _sizes(done: Deployment) -> dict[str, Any]:
     """Return parts, operations and bytes of a deployed program."""
-    program = done.board.program
+    program = done.contents.program
     assert program is not None
     told = describe_program(program)
     constants = sum(
         value.const_value.nbytes
-        for part in program.packages
+        for part in program.unique_chip_parts
         for value in part.graph.graph.initializers.values()
         if value.const_value is not None
     )
     found: dict[str, Any] = {
         "chip_parts": len(program.chip),
-        "packages": len(program.packages),
+        "packages": len(program.unique_chip_parts),
         "host_parts": len(program.host),
-        "functions": len(program.functions),
+        "functions": len(program.unique_host_parts),
         "operations": told["operations"],
         "psram": told["psram_bytes"],
         "shared": told["shared_bytes"],
         "chip_constants": constants,
         "host_weights": told["host_weights"],
-        "large": [[p.name, p.source.weights, p.operations] for p in program.functions if p.source.large],
+        "large": [
+            [p.name, p.source.weight_bytes, p.float_operations] for p in program.unique_host_parts if p.source.is_large
+        ],
         "host_warnings": dict(count_host_warnings(program, done.folder)),
     }
     for core in CORES:
@@ -146,22 +148,22 @@ def _sizes(done: Deployment) -> dict[str, Any]:
 
 
 def _run_sanitized(done: Deployment, seen: Sequence[Sequence[PartVector]]) -> str:
-    program = done.board.program
+    program = done.contents.program
     assert program is not None
-    vectors = [*(collect_vectors(program, call) for call in done.board.calls), *seen]
+    vectors = [*(collect_vectors(program, call) for call in done.contents.calls), *seen]
     with tempfile.TemporaryDirectory() as place:
         return run_known_answer_test(program, done.folder, Path(place), vectors, SANITIZER_FLAGS)
 
 
 def _run_stream(done: Deployment, calls: int) -> dict[str, Any]:
-    board = done.board
+    board = done.contents
     assert board.program is not None
     fed = {one.tensor for one, _ in board.program.states}
-    items = [{name: a for name, a in run.feeds.items() if name not in fed} for run in board.found.values()]
+    items = [{name: a for name, a in run.feeds.items() if name not in fed} for run in board.sample_runs.values()]
     found = run_stream_test(
-        board.program, board.cut.parts, done.folder, itertools.islice(itertools.cycle(items), calls)
+        board.program, board.partition.parts, done.folder, itertools.islice(itertools.cycle(items), calls)
     )
-    return {**found.to_dict(), "grows": found.grows}
+    return {**found.to_dict(), "grows": found.is_error_growing}
 
 
 # ---- side by side ----------------------------------------------------------------------------------------------------

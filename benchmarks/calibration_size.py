@@ -25,7 +25,7 @@ def _all(model: str, data: str) -> dict[str, np.ndarray]:
     """Return all samples of `data`, by input."""
     inputs = lo.Session(model).inputs
     parts = [feeds for feeds, _ in Data(data, inputs).batches(256)]
-    return {spec.name: spec.joined([part[spec.name] for part in parts]) for spec in inputs}
+    return {spec.name: spec.concatenate([part[spec.name] for part in parts]) for spec in inputs}
 
 
 def _subsets(pool: dict[str, np.ndarray], size: int, count: int) -> list[dict[str, np.ndarray]]:

@@ -288,7 +288,7 @@ def find_stale_type_overrides(checkout: Checkout) -> Iterator[Violation]:
 
 def find_chip_names(checkout: Checkout) -> Iterator[Violation]:
     """The name of a chip stands in its vendor's folder only; other code asks the target."""
-    chips = [target.name for target in PLATFORMS if target.packs]
+    chips = [target.name for target in PLATFORMS if target.has_packer]
     pattern = re.compile(rf"\b({'|'.join([*chips, *FOREIGN_CHIPS])})\b")
     for file in checkout.files:
         if file.path.startswith(tuple(CHIP_NAME_HOMES)):
@@ -412,19 +412,19 @@ def find_excess_any(checkout: Checkout) -> Iterator[Violation]:
 
 
 def find_silent_passes(checkout: Checkout) -> Iterator[Violation]:
-    """A pass says why it leaves a node alone, unless it is declared `complete`."""
+    """A pass says why it leaves a node alone, unless it is declared `handles_all`."""
     files = [file for file in checkout.files if file.path.startswith("lingeronnx/passes/")]
     incomplete = set()
     for file in files:
         for call in file.nodes_of(ast.Call):
             is_pass = ast.unparse(call.func) == "Pass" and len(call.args) > 1
-            if is_pass and all(keyword.arg != "complete" for keyword in call.keywords):
+            if is_pass and all(keyword.arg != "handles_all" for keyword in call.keywords):
                 incomplete.add(ast.unparse(call.args[1]))
     for file in files:
         for node in file.nodes_of(ast.FunctionDef):
             returns = node.returns and ast.unparse(node.returns)
             if node.name in incomplete and returns == "int":
-                message = f"{node.name} returns a count; return an Answer with its reasons"
+                message = f"{node.name} returns a count; return a PassResult with its reasons"
                 yield Violation(file.path, node.lineno, message)
 
 

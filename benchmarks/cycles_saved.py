@@ -52,7 +52,7 @@ def quantize_without_cost_rewrites(entry: Entry, target: Target) -> list[tuple[i
 
     def recorded(read: PackerGraphView) -> Any:
         before = ir.clone(read.graph)
-        default, _, _ = choice(read.other(drop_objective(read.graph)))
+        default, _, _ = choice(read.for_graph(drop_objective(read.graph)))
         made = choice(read)
         seen.append((before, default, made[0]))
         return made
@@ -65,9 +65,9 @@ def quantize_without_cost_rewrites(entry: Entry, target: Target) -> list[tuple[i
         if single:
             return single[-1:]
         seen.clear()
-        split_into_parts(target.named(result.graph), target)
+        split_into_parts(target.with_safe_names(result.graph), target)
         for some in zip(*seen, strict=True):
-            target.vendor.share(some, target)
+            target.vendor.assign_resident_constants(some, target)
         return seen
     finally:
         stage.apply_cost_rewrites = choice
@@ -88,7 +88,7 @@ def evaluate(graph: ir.Model, target: Target, first: bool = False) -> DetailedVe
     """Return the verdict on a graph under the first arguments that are right, or under those that are written."""
     part = extract_chip_part(apply_file_names(graph, build_safe_names(graph)), target)
     said = (select_safest_arguments if first else select_fastest_arguments)(part, target).verdict
-    return said if said.chip_ready and said.weighed is not None else None
+    return said if said.is_chip_ready and said.comparison_latency is not None else None
 
 
 def have_equal_outputs(graphs: Sequence[ir.Model]) -> bool:
@@ -135,7 +135,7 @@ def measure_model(entry: Entry, target: Target) -> dict[str, Any]:
         return {"model": entry.name, "why": next(iter(left), "nothing of it runs right on the chip")}
     row: dict[str, Any] = {"model": entry.name, "parts": len(parts), "ready": len(ready), "left": left}
     for index, key in enumerate(("before", "plain", "default", "after")):
-        times = [time for told in ready if (time := told[index].weighed) is not None]
+        times = [time for told in ready if (time := told[index].comparison_latency) is not None]
         row[key] = sum(time.high for time in times)
         row[f"{key}_open"] = sum(work.bytes for time in times for work in time.unpriced)
         products = [layer.high for time in times for layer in time.layers if layer.operator in _PRODUCTS]

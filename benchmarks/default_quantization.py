@@ -147,7 +147,7 @@ def quantize_with_lingeronnx(
     found = lo.quantize(str(model), calib, platform=platform, **settings)
     spent, more = time.process_time() - start, {}
     if program and found.report.is_chip:
-        if not found.report.chip_ready and not found.report.program.runs:
+        if not found.report.chip_ready and not found.report.program.runs_correctly:
             found, more = lo.quantize(str(model), calib, platform=platform, max_parts=16, **settings), {"moved": True}
         feeds = random_feeds(model, 2, 2, wish) if name is None else module.MODELS[name][2]()
         left = [{key: array for key, array in feed.items() if key not in settings.get("fix", {})} for feed in feeds]

@@ -42,7 +42,12 @@ def _sources(args: argparse.Namespace) -> list[tuple[str, str, str, str]]:
         if (path := _ROOT / f"models/digits_{name}.onnx").exists()
     ]
     shared = [
-        (name, CASES[name].model(args.models), CASES[name].calib(args.loaders), CASES[name].test(args.loaders))
+        (
+            name,
+            CASES[name].model(args.models),
+            CASES[name].get_calibration_data(args.loaders),
+            CASES[name].get_test_data(args.loaders),
+        )
         for name in args.only
     ]
     return own + shared
@@ -78,9 +83,9 @@ def _measure_source(
         "inlined": ir.clone(whole.standard.graph),
     }
     ir.inline_functions(forms["inlined"])
-    row: dict[str, Any] = {"net": name, "platform": platform, "compared": len(feeds), "amounts": len(whole.amounts)}
-    row["functions"] = len(set(whole.functions.values()))
-    row["approximate"] = sorted({operator for operator, _ in whole.approximate.values()})
+    row: dict[str, Any] = {"net": name, "platform": platform, "compared": len(feeds), "amounts": len(whole.tie_offsets)}
+    row["functions"] = len(set(whole.function_of.values()))
+    row["approximate"] = sorted({operator for operator, _ in whole.inexact.values()})
     names = [str(value.name) for value in whole.standard.graph.graph.outputs]
     want = [session.run(names, feed) for feed in feeds]
     row["equal"] = {}

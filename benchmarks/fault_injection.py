@@ -39,8 +39,8 @@ Feeds = Mapping[str, np.ndarray]
 class InjectedFault:
     """A fault: the two models, the data, and what the first finding shall say.
 
-    line : the options of `quantize` that make the same fault, none where the graph was changed after it was made.
-    calib : calibration data of the data's form, where that is the fault.
+    expected_sentence : the options of `quantize` that make the same fault, none where the graph was changed after it
+    was made. calib : calibration data of the data's form, where that is the fault.
     """
 
     model: ir.Model
@@ -48,7 +48,7 @@ class InjectedFault:
     data: Feeds
     layers: frozenset[str]
     causes: frozenset[str]
-    line: tuple[str, ...] = ()
+    expected_sentence: tuple[str, ...] = ()
     calib: np.ndarray | None = None
 
 
@@ -69,7 +69,7 @@ class Net:
 
     def lower(self, planned: Any) -> ir.Model:
         """Return the integer graph of a plan."""
-        graph = lower(planned.parts.on(planned.graph), planned.plan, self.prepared.target).graph
+        graph = lower(planned.partition.with_graph(planned.graph), planned.plan, self.prepared.target).graph
         store_input_moments(graph, {self.input: self.calib})
         return graph
 
@@ -188,7 +188,7 @@ def _layers(graph: ir.Model, *kinds: str) -> list[ir.Node]:
 
 def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -> InjectedFault:
     """Multiply the scale of tensors that share one by `factor`; drawn among those that a layer writes, or a concat."""
-    classes = group_shared_scales(net.planned.parts, net.prepared.target)
+    classes = group_shared_scales(net.planned.partition, net.prepared.target)
     makers = {str(v.name): node.op_type for node in net.planned.graph.graph for v in node.outputs}
     kinds = [{makers.get(name, "Input") for name in shared_scale.tensors} for shared_scale in classes]
     fit = []

@@ -111,26 +111,26 @@ class AdviceOutcome:
     """
 
     outcome: Outcome
-    sound: float
-    spoiled: float
+    sound_sqnr: float
+    faulty_sqnr: float
     without: float
-    mended: float
+    advised_sqnr: float
     data: bool
 
     @property
-    def took(self) -> float:
+    def get_loss_db(self) -> float:
         """What the fault took, in dB."""
-        return self.sound - self.spoiled
+        return self.sound_sqnr - self.faulty_sqnr
 
     @property
-    def back(self) -> float:
+    def get_recovered_share(self) -> float:
         """Share of that which the remedy gave back."""
-        return (self.mended - self.spoiled) / self.took
+        return (self.advised_sqnr - self.faulty_sqnr) / self.get_loss_db
 
     @property
-    def idle(self) -> bool:
+    def has_useless_advice(self) -> bool:
         """Whether options were advised that change next to nothing."""
-        return bool(self.outcome.options) and self.mended - self.without < _LEAST
+        return bool(self.outcome.options) and self.advised_sqnr - self.without < _LEAST
 
 
 def apply_advice(name: str, kind: int, seed: int) -> AdviceOutcome:
@@ -138,13 +138,15 @@ def apply_advice(name: str, kind: int, seed: int) -> AdviceOutcome:
     net = make_net(name)
     fault: InjectedFault = FAULT_INJECTORS[kind](net, np.random.default_rng(seed))
     calib = net.calib if fault.calib is None else fault.calib
-    again = quantized(fault.model, calib, fault.line)
-    fault = replace(fault, graph=again) if fault.line else fault
-    outcome = evaluate_first_finding(fault, own_findings(name) if fault.line == PLAIN else ())
+    again = quantized(fault.model, calib, fault.expected_sentence)
+    fault = replace(fault, graph=again) if fault.expected_sentence else fault
+    outcome = evaluate_first_finding(fault, own_findings(name) if fault.expected_sentence == PLAIN else ())
     options = shlex.split(outcome.options)
-    best = quantized(fault.model, calib, [*fault.line, *options]) if options else again
+    best = quantized(fault.model, calib, [*fault.expected_sentence, *options]) if options else again
     levels = [measure_worst_sqnr(fault.model, graph, fault.data) for graph in (fault.graph, again, best)]
-    return AdviceOutcome(outcome, measure_sound_sqnr(name, fault.line == PLAIN), *levels, data=fault.calib is not None)
+    return AdviceOutcome(
+        outcome, measure_sound_sqnr(name, fault.expected_sentence == PLAIN), *levels, data=fault.calib is not None
+    )
 
 
 def main() -> None:
@@ -195,7 +197,10 @@ def _kinds(net: str) -> frozenset[int]:
 
 
 def _told(one: AdviceOutcome) -> str:
-    levels = f"sound {one.sound:.1f}, spoiled {one.spoiled:.1f}, without {one.without:.1f}, mended {one.mended:.1f}"
+    levels = (
+        f"sound {one.sound_sqnr:.1f}, spoiled {one.faulty_sqnr:.1f}, without {one.without:.1f}, mended "
+        f"{one.advised_sqnr:.1f}"
+    )
     right = (
         "" if one.outcome.layer and one.outcome.cause else f"; wanted {one.outcome.wanted}, said {one.outcome.first}"
     )
@@ -203,13 +208,18 @@ def _told(one: AdviceOutcome) -> str:
 
 
 def _row(title: str, found: Sequence[AdviceOutcome]) -> str:
-    many, lost = len(found), [one for one in found if one.took >= _LEAST and not one.data]
+    many, lost = len(found), [one for one in found if one.get_loss_db >= _LEAST and not one.data]
     layer, cause = (sum(getattr(one.outcome, key) for one in found) for key in ("layer", "cause"))
-    took, given = (sum(values) for values in ([o.took for o in lost], [o.back * o.took for o in lost]))
-    cells = [title, f"{layer} of {many}", f"{cause} of {many}", f"{np.median([one.took for one in found]):.1f}"]
-    cells += [f"{sum(one.took >= _LEAST for one in found)} of {many}", f"{100 * given / took:.0f} %" if lost else "-"]
-    cells += [f"{sum(one.back >= _MIN_RECOVERED_SHARE for one in lost)} of {len(lost)}" if lost else "-"]
-    return "| " + " | ".join([*cells, str(sum(one.idle for one in found))]) + " |"
+    took, given = (
+        sum(values) for values in ([o.get_loss_db for o in lost], [o.get_recovered_share * o.get_loss_db for o in lost])
+    )
+    cells = [title, f"{layer} of {many}", f"{cause} of {many}", f"{np.median([one.get_loss_db for one in found]):.1f}"]
+    cells += [
+        f"{sum(one.get_loss_db >= _LEAST for one in found)} of {many}",
+        f"{100 * given / took:.0f} %" if lost else "-",
+    ]
+    cells += [f"{sum(one.get_recovered_share >= _MIN_RECOVERED_SHARE for one in lost)} of {len(lost)}" if lost else "-"]
+    return "| " + " | ".join([*cells, str(sum(one.has_useless_advice for one in found))]) + " |"
 
 
 if __name__ == "__main__":

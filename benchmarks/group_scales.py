@@ -69,9 +69,9 @@ def _measure_case(case: str, bits: int, scales: str, args: argparse.Namespace) -
 
 def _get_data(held: Case, args: argparse.Namespace) -> tuple[Any, Any]:
     """Return what to calibrate with, and what to measure on."""
-    calib = held.calib(args.loaders)
+    calib = held.get_calibration_data(args.loaders)
     if not args.held_back:
-        return calib, held.test(args.loaders)
+        return calib, held.get_test_data(args.loaders)
     specs = lo.Session(held.model(args.models)).inputs
     feeds, _ = next(Data(calib, specs).batches(1 << 30))
     return tuple({name: array[start::2] for name, array in feeds.items()} for start in (0, 1))

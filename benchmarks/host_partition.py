@@ -41,9 +41,9 @@ def measure_row(model, chip, shared, **settings):
     made = lo.quantize(str(model.path), model.calib, platform=chip, eval_data=test, **{**model.settings, **settings})
     report = made.report
     told = {"model": model.name, "chip": chip, "ready": report.chip_ready, "share": report.integer_macs}
-    told["parts"] = [len(report.program.chip), len(report.program.host)]
+    told["parts"] = [len(report.program.chip), len(report.program.host_parts)]
     told["refused"] = [part.name for part in report.program.chip if not part.runs]
-    told["work"] = sum(part.float_operations for part in report.program.host)
+    told["work"] = sum(part.float_operations for part in report.program.host_parts)
     told["fidelity"] = {name: seen["sqnr"] for name, seen in report.outputs.items()}
     if report.accuracy is not None:
         told["measured"] = {key: report.accuracy[key] for key in ("float", "integer")}

@@ -53,14 +53,16 @@ def _split_samples(data: list[Any]) -> list[list[Any]]:
 def _measure_case(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int | str) -> dict[str, Any]:
     """Return the figures of one model, chip, effort and width, or what is chosen for --max-drop."""
     held = CASES[case]
-    model, test = held.model(args.models), held.test(args.loaders)
+    model, test = held.model(args.models), held.get_test_data(args.loaders)
     data, mark = _labelled(model, test, args.limit) if held.classes else (test, "")
     wish = {}
     if args.max_drop is not None:
         data, chooses = _split_samples(data)
         wish = {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"} if bits == _MIXED else {}
     start = time.process_time()
-    made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits, **wish)
+    made = lo.quantize(
+        model, held.get_calibration_data(args.loaders), platform=platform, effort=effort, weight_bits=bits, **wish
+    )
     took = time.process_time() - start
     found = lo.evaluate(
         made.session(), data, baseline=model, output=None if held.classes else held.output, limit=args.limit

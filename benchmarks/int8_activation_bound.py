@@ -36,11 +36,13 @@ class RoundedActivationModel:
     """The planned graph, weights in float, with the scale of every activation as an input of the model."""
 
     def __init__(self, planned: PlannedModel, outputs: Sequence[str]) -> None:
-        activations = {name: q for name, q in planned.plan.tensors.items() if name in set(planned.parts.activations)}
+        activations = {
+            name: q for name, q in planned.plan.tensors.items() if name in set(planned.partition.activations)
+        }
         model, users = build_fake_quantized_graph(planned.graph, planned.plan.with_tensors(activations), activations)
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
-        for group in group_shared_scales(planned.parts, planned.target):
+        for group in group_shared_scales(planned.partition, planned.target):
             held = [activations[name] for name in group.tensors if name in activations]
             if held:
                 self._groups.update(dict.fromkeys(group.tensors, len(self.exponents)))
@@ -75,7 +77,9 @@ class RoundedActivationModel:
             node.replace_input_with(1, entry)
         return str(entry.name)
 
-    def sqnr(self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], exponents: list[int]) -> float:
+    def measure_sqnr(
+        self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], exponents: list[int]
+    ) -> float:
         """Return the SQNR of all outputs on (feeds, outputs in float), with these exponents of the groups."""
         scales = {name: np.array(2.0 ** exponents[group], np.float32) for name, group in self._scales.items()}
         found = Agreement()
@@ -84,16 +88,16 @@ class RoundedActivationModel:
                 found.add(want, have)
         return found.sqnr
 
-    def search(self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], reach: int) -> list[int]:
+    def search_exponents(self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], reach: int) -> list[int]:
         """Return the exponents of the groups, chosen on `data`."""
         start, best = self.exponents, list(self.exponents)
-        highest, moved = self.sqnr(data, best), True
+        highest, moved = self.measure_sqnr(data, best), True
         while moved:
             moved = False
             for group, first in enumerate(start):
                 for exponent in range(first - reach, first + reach + 1):
                     tried = [*best[:group], exponent, *best[group + 1 :]]
-                    if exponent != best[group] and (value := self.sqnr(data, tried)) > highest:
+                    if exponent != best[group] and (value := self.measure_sqnr(data, tried)) > highest:
                         highest, best, moved = value, tried, True
         return best
 
@@ -106,7 +110,7 @@ def _named(name: str) -> Any:
 
 def iterate_samples(source: Data, runner: FloatRunner, names: Sequence[str], most: int) -> Iterator[Any]:
     """Yield (feeds, the float model's outputs) of at most `most` samples, a batch at a time."""
-    for feeds in source.pieces(source.first(most), BATCH):
+    for feeds in source.split_feeds(source.first(most), BATCH):
         found = {name: array for name, array, _ in runner.run(feeds, names)}
         yield feeds, [found[name] for name in names]
 
@@ -131,7 +135,7 @@ def main() -> None:
     test = Data(args.test, get_input_specs(prepared.original))
     seen = list(iterate_samples(prepared.data, prepared.source, names, args.samples))
     unseen = list(iterate_samples(test, prepared.source, names, args.samples))
-    best = rounded.search(seen, args.reach)
+    best = rounded.search_exponents(seen, args.reach)
     integers = Agreement()
     for feeds, wants in unseen:
         for want, have in zip(wants, session.run(names, feeds), strict=True):
@@ -140,7 +144,8 @@ def main() -> None:
     print(f"{len(best)} scales, {moved} moved by the search")
     for what, exponents in (("plan", rounded.exponents), ("ceiling", best)):
         on = " ".join(
-            f"{where} {rounded.sqnr(data, exponents):6.2f} dB" for where, data in (("calib", seen), ("test", unseen))
+            f"{where} {rounded.measure_sqnr(data, exponents):6.2f} dB"
+            for where, data in (("calib", seen), ("test", unseen))
         )
         print(f"{what:12s} {on}", flush=True)
     print(f"{'integers':12s} {'':15s} test {integers.sqnr:6.2f} dB")

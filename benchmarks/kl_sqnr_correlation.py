@@ -72,14 +72,14 @@ def correlate_model(model: str, data: str) -> list[float]:
 
 def row(case: Case, args: argparse.Namespace) -> list[float]:
     """Return the correlations of a net, by column."""
-    model, data = case.model(args.models), case.calib(args.loaders)
+    model, data = case.model(args.models), case.get_calibration_data(args.loaders)
     found = lo.sensitivity(model, data, metric=["KL", "SQNR"], platform=args.platform, limit=LIMIT)
     values = [ranked.values for ranked in found.ranking]
     compared = lo.compare(model, lo.quantize(model, data, platform=args.platform), data, limit=LIMIT).rows
     return [
         *correlate_model(model, data),
         correlation([v[0] for v in values], [v[1] for v in values]),
-        correlation([r.pair.kl for r in compared], [r.pair.sqnr for r in compared]),
+        correlation([r.arrived.kl for r in compared], [r.arrived.sqnr for r in compared]),
     ]
 
 

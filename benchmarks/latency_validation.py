@@ -41,7 +41,7 @@ _HEAD = "operator                     basis     part    rows answ. agree    medi
 def estimate_copy_by_fit(prices, route, size):
     """Return the price of a copy by the vendor's polynomial, as its program has it."""
     copies = prices.copies[route]
-    if route == "memcpy_from_psram" and size > copies.points[-1][0]:
+    if route == "memcpy_from_psram" and size > copies.measured_points[-1][0]:
         return float(math.ceil(copies.polynomial(size)))
     return copies.fitted(size)
 
@@ -67,15 +67,15 @@ def predict_node_cycles(row):
     prefetch = row["attributes"].get("prefetch", row.get("prefetch", True))
     work = list_kernel_calls(TimingNode(row.get("onnx_op", row["op"]), row["attributes"], *sides, prefetch=prefetch))
     prices = [estimate_kernel_cycles(call, ARCS, estimate_copy_by_fit) for call in work.calls]
-    if None in prices or any(rest.bytes for rest in work.unpriced):
+    if None in prices or any(rest.moved_bytes for rest in work.unmodeled):
         return None
-    return sum(call.times * price for call, price in zip(work.calls, prices, strict=True))
+    return sum(call.count * price for call, price in zip(work.calls, prices, strict=True))
 
 
 def predict_graph_cycles(row, folder):
     """Return (cycles of the NPU, {layer: cycles})."""
     model = onnx.load(folder / row["model"])
-    found = targets.get_target("arcs").latency(model, split_words(row["packer_arguments"]))
+    found = targets.get_target("arcs").estimate_latency(model, split_words(row["packer_arguments"]))
     layers = defaultdict(float)
     for layer in found.layers:
         layers[layer.name] += layer.cycles

@@ -36,17 +36,17 @@ def _labelled(case: Case, model: str, test: str, limit: int | None) -> tuple[lis
 
 def _row(case: str, args: argparse.Namespace, platform: str) -> str:
     held = CASES[case]
-    model, test = held.model(args.models), held.test(args.loaders)
+    model, test = held.model(args.models), held.get_test_data(args.loaders)
     wish: dict[str, Any] = {"min_sqnr": args.min_sqnr}
     mark = ""
     if held.classes:
         data, mark = _labelled(held, model, test, args.limit)
         wish = {"max_drop": args.max_drop, "eval_data": data}
-    log = args.logs / f"{case}_{platform}.jsonl" if args.logs is not None else None
+    log = args.log2_scales / f"{case}_{platform}.jsonl" if args.log2_scales is not None else None
     start = time.perf_counter()
     made = lo.quantize(
         model,
-        held.calib(args.loaders),
+        held.get_calibration_data(args.loaders),
         platform=platform,
         budget=args.budget,
         log=log,
@@ -77,8 +77,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, help="minutes per search")
     parser.add_argument("--logs", type=Path)
     args = parser.parse_args()
-    if args.logs is not None:
-        args.logs.mkdir(parents=True, exist_ok=True)
+    if args.log2_scales is not None:
+        args.log2_scales.mkdir(parents=True, exist_ok=True)
     print("| model | platform | float | asked for | found | chosen | work | attempts | outcome | time |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for case in args.only:

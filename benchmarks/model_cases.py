@@ -30,11 +30,11 @@ class Case:
         """Return the path of the model."""
         return str(models / self.file)
 
-    def calib(self, loaders: Path) -> str:
+    def get_calibration_data(self, loaders: Path) -> str:
         """Return the calibration data, as commands take them."""
         return f"{loaders}:{self.data}_calib"
 
-    def test(self, loaders: Path) -> str:
+    def get_test_data(self, loaders: Path) -> str:
         """Return the test data, as commands take them."""
         return f"{loaders}:{self.data}_test"
 

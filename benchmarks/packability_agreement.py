@@ -63,7 +63,7 @@ class PackabilityAnswers:
     why: str = ""
 
     @property
-    def agree(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether the judges say the same, and nothing is promised that one of them denies."""
         return self.judge == self.oracle and (self.quantize == YES) == (self.judge in (YES, PAST_PLAN))
 
@@ -113,10 +113,10 @@ def _answer(model: Model, chip: str, settings: dict[str, Any]) -> PackabilityAns
     proto = ir.to_proto(extract_chip_part(made.graph, made.platform))
     ours = evaluation.evaluate_graph(proto, get_target(chip), report.packer_args)
     theirs = second_judge(proto, chip, packability.get_printed_arguments(report))
-    ours_say = NO if not ours.chip_ready else PAST_PLAN if ours.warned else YES
+    ours_say = NO if not ours.is_chip_ready else PAST_PLAN if ours.has_overrun_warning else YES
     theirs_say = YES if theirs.right else PAST_PLAN if theirs.packs and theirs.past == theirs.problems else NO
     said = PackabilityAnswers(model.name, chip, promised, ours_say, theirs_say)
-    if said.agree and said.judge == YES:
+    if said.is_consistent and said.judge == YES:
         return said
     reasons = [str(finding) for finding in ours.findings] if ours_say != YES else theirs.problems
     return PackabilityAnswers(model.name, chip, promised, ours_say, theirs_say, next(iter(reasons), ""))
@@ -129,7 +129,7 @@ def format_table(rows: Iterable[PackabilityAnswers]) -> str:
     for row in rows:
         why = " ".join(row.why.split()).replace("|", "\\|")
         why = why if len(why) <= WIDTH else why[: WIDTH - 3] + "..."
-        mark = "" if row.agree or row.judge == NOT_ASKED else "**differ:** "
+        mark = "" if row.is_consistent or row.judge == NOT_ASKED else "**differ:** "
         lines.append(f"| {row.model} | {row.chip} | {row.quantize} | {row.judge} | {row.oracle} | {mark}{why} |")
     kept = sum(row.quantize == row.judge == row.oracle == YES for row in rows)
     promised = sum(row.quantize == YES for row in rows)

@@ -169,7 +169,7 @@ def before_softmax(path: Path, name: str, target: Path) -> None:
 
 def measure_model(case: Case, args: argparse.Namespace, made: Any, cut: Any) -> dict[str, float]:
     """Return the figures of a model: `made` as it is, and `cut` before its Softmax."""
-    model, test = case.model(args.models), case.test(args.loaders)
+    model, test = case.model(args.models), case.get_test_data(args.loaders)
     data = Data(test, lo.Session(model).inputs, limit=1)
     labelled = next(data.batches(1))[1] is not None
     found = {}
@@ -185,7 +185,7 @@ def quantize_and_measure(
     case: Case, way: QuantizationMethod, args: argparse.Namespace, interpreter: Path | None, folder: Path
 ) -> dict[str, Any]:
     """Quantize and measure; return the figures and the seconds, or why there are none."""
-    model, calib = case.model(args.models), case.calib(args.loaders)
+    model, calib = case.model(args.models), case.get_calibration_data(args.loaders)
     began = time.perf_counter()
     if interpreter is None:
         session = lo.quantize(model, calib, limit=args.samples, **way.setting).session()
@@ -193,7 +193,7 @@ def quantize_and_measure(
         return {**measure_model(case, args, session, session), "seconds": took}
     inputs = lo.Session(model).inputs
     parts = [feeds for feeds, _ in Data(calib, inputs, limit=args.samples).batches(64)]
-    np.savez(folder / "calib.npz", **{i.name: i.joined([part[i.name] for part in parts]) for i in inputs})
+    np.savez(folder / "calib.npz", **{i.name: i.concatenate([part[i.name] for part in parts]) for i in inputs})
     shutil.copy(model, folder / "model.onnx")
     out, script = folder / "out.onnx", HERE / f"run_{way.peer}.py"
     try:

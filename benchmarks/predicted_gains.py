@@ -50,7 +50,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name in args.only:
         case, model = CASES[name], CASES[name].model(args.models)
-        feeds, _ = next(Data(case.calib(args.loaders), lo.Session(model).inputs, limit=LIMIT).batches(LIMIT))
+        feeds, _ = next(
+            Data(case.get_calibration_data(args.loaders), lo.Session(model).inputs, limit=LIMIT).batches(LIMIT)
+        )
         for platform in args.platform:
             found = lo.sensitivity(model, dict(feeds), platform=platform, effort="fast")
             now = measure_sqnr(model, feeds, platform, ())

@@ -77,14 +77,14 @@ def should_be_integer(model: Model, target: Target) -> bool:
     computes = False
     for node in graph.graph:
         op, _ = find_lowering_rule(node, target)
-        if op is None or not op.available(target) or op.violations(node, target):
+        if op is None or not op.is_available(target) or op.find_violations(node, target):
             return False
         if any(
             ir.require_input(node, i).dtype is None or ir.require_input(node, i).dtype.name not in _REAL
             for i in op.data(node)
         ):
             return False
-        computes |= not (op.moves or op.head)
+        computes |= not (op.is_data_movement or op.runs_on_host_when_last)
     return computes
 
 

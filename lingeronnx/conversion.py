@@ -44,11 +44,11 @@ class ConversionResult:
 
     graph: ir.Model
     notes: tuple[str, ...]
-    packed: bool = True
+    is_packer_input: bool = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
-        ir.save(detect_target(self.graph).named(self.graph) if self.packed else self.graph, path)
+        ir.save(detect_target(self.graph).with_safe_names(self.graph) if self.is_packer_input else self.graph, path)
 
 
 def check_conversion_target(to: str, exact: bool = False, functions: bool = False) -> None:
@@ -83,14 +83,14 @@ def convert(
         from .qdq.exact.exact_file import ExactFile
 
         file = ExactFile(model, functions)
-        return _prepend_warnings(ConversionResult(file.graph, tuple(file.lines()), packed=False))
+        return _prepend_warnings(ConversionResult(file.graph, tuple(file.lines()), is_packer_input=False))
     if to in STANDARD_FORMS:
         return _prepend_warnings(_convert_to_standard(model, to, samples))
     if detect_dialect(model) == DIALECT_BY_DOMAIN[to]:
         return _prepend_warnings(
             ConversionResult(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",))
         )
-    graph, notes = detect_target(model).translated(model, to)
+    graph, notes = detect_target(model).convert_dialect(model, to)
     store_provenance(graph, load_source_digest(model), load_quantize_settings(model), load_fixed_inputs(model))
     return _prepend_warnings(ConversionResult(graph, tuple(notes)))
 
@@ -108,4 +108,4 @@ def _convert_to_standard(model: ir.Model, to: str, samples: Mapping[str, np.ndar
     if to == "qoperator":
         count = to_qoperator(found.graph)
         notes.insert(0, f"{count} nodes are operators on integers; the standard has none for the others")
-    return ConversionResult(found.graph, tuple(notes), packed=False)
+    return ConversionResult(found.graph, tuple(notes), is_packer_input=False)

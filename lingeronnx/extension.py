@@ -96,8 +96,10 @@ def _check_registration(form: Format, rule: Op | None, plain: type[Any] | None, 
     for name in form.names:
         if formats.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")
-    if rule is not None and rule.format is not form:
-        raise ConfigError(f"operator '{form.name}': its rule writes '{rule.format.name}'; give the rule that writes it")
+    if rule is not None and rule.integer_op is not form:
+        raise ConfigError(
+            f"operator '{form.name}': its rule writes '{rule.integer_op.name}'; give the rule that writes it"
+        )
     if plain is not None and not set(plain.names) & set(form.names):
         names = ", ".join(plain.names)
         raise ConfigError(f"operator '{form.name}': its plain class computes {names}; give the class that computes it")

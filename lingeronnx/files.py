@@ -56,24 +56,24 @@ __all__ = [
 class FileVersion:
     """The version of a kind of file in JSON: the entry `key` has it; what 0.1 wrote has none, which is version 1.
 
-    anew : what writes the file again, in words.
+    remedy : what writes the file again, in words.
     """
 
     key: str
-    newest: int
-    anew: str
+    latest: int
+    remedy: str
 
-    def stamp(self) -> dict[str, int]:
+    def make_entry(self) -> dict[str, int]:
         """Return the entry of a file that is written now."""
-        return {self.key: self.newest}
+        return {self.key: self.latest}
 
     def check(self, body: object, where: str | os.PathLike[str]) -> None:
         """Raise ConfigError, naming `where`, for a file of a version that is not known here."""
         number = body.get(self.key, 1) if isinstance(body, dict) else 1
-        if type(number) is not int or not 1 <= number <= self.newest:
-            known = "1" if self.newest == 1 else f"1 to {self.newest}"
+        if type(number) is not int or not 1 <= number <= self.latest:
+            known = "1" if self.latest == 1 else f"1 to {self.latest}"
             raise ConfigError(
-                f"{where} has {self.key} {number!r}; this lingeronnx reads {known}: upgrade it, or {self.anew}"
+                f"{where} has {self.key} {number!r}; this lingeronnx reads {known}: upgrade it, or {self.remedy}"
             )
 
 

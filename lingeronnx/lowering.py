@@ -41,30 +41,30 @@ class LoweringResult:
     """An integer graph, and what became of the float one.
 
     floats : integer tensor -> the float tensor it holds, where the two have different names.
-    layers : tensor -> the first output of the float node that it was made for.
-    sources : the integer initializers that hold a float one.
-    forms : float node -> the integer operators that stand for it, in their order.
+    layer_outputs : tensor -> the first output of the float node that it was made for.
+    constant_sources : the integer initializers that hold a float one.
+    integer_ops : float node -> the integer operators that stand for it, in their order.
     """
 
     graph: ir.Model
     floats: Mapping[str, str]
-    layers: Mapping[str, str]
-    sources: Mapping[str, ConstantSource]
-    forms: Mapping[str, Sequence[Format]]
+    layer_outputs: Mapping[str, str]
+    constant_sources: Mapping[str, ConstantSource]
+    integer_ops: Mapping[str, Sequence[Format]]
 
 
 class SupportsLowering(Protocol):
     """What is asked of the rule by which a float node is lowered.
 
-    wide : whether its output may leave the integers in float.
+    allows_wide_output : whether its output may leave the integers in float.
     """
 
-    wide: bool
+    allows_wide_output: bool
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer form of the float `node` through `context`."""
 
-    def results(self, node: ir.Node) -> Sequence[int]:
+    def quantized_outputs(self, node: ir.Node) -> Sequence[int]:
         """Return which outputs of the float `node` are integers."""
 
 
@@ -81,22 +81,22 @@ class LoweringContext:
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
         #: By the name that was asked for: where that was taken, the constant has another.
-        self._held: dict[str, list[ir.Value]] = {}
+        self._constants_by_base_name: dict[str, list[ir.Value]] = {}
         #: The integer initializers that hold a float one, by name.
         self._sources: dict[str, ConstantSource] = {}
         self._float_names: dict[str, str] = {}
         self._layers: dict[str, str] = {}
         self._forms: dict[str, list[Format]] = {}
         #: What was made on the way to a node's output, by that output's name and by what it is.
-        self._made: dict[tuple[str, str], ir.Value] = {}
-        self._taken = ir.get_tensor_names(model)
-        self._taken_by_nodes = {str(node.name) for node in model.graph}
+        self._intermediates: dict[tuple[str, str], ir.Value] = {}
+        self._used_tensor_names = ir.get_tensor_names(model)
+        self._used_node_names = {str(node.name) for node in model.graph}
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, Affine], ir.Value] = {}
-        self._copied = False
+        self._has_float_nodes = False
         lowered = {id(node): lowering_rules[str(node.name)] for node in model.graph if str(node.name) in lowering_rules}
-        self._lowered = lowered
-        self._border = {
+        self._rules_by_node_id = lowered
+        self._dequantized_tensors = {
             str(v.name)
             for node in model.graph
             for v in node.outputs
@@ -107,11 +107,11 @@ class LoweringContext:
 
     # ---- what operators ask --------------------------------------------------------------------------------------
 
-    def read(self, node: ir.Node, index: int) -> Affine:
+    def input_qparams(self, node: ir.Node, index: int) -> Affine:
         """Return how `node` reads input `index`."""
         return self._qparams(ir.input_name(node, index))
 
-    def written(self, node: ir.Node) -> Affine:
+    def output_qparams(self, node: ir.Node) -> Affine:
         """Return how `node`'s output is held."""
         return self._qparams(ir.output_name(node))
 
@@ -120,11 +120,11 @@ class LoweringContext:
             raise ModelError(f"the plan has no scale for tensor '{name}'; was it made for another model or skip list?")
         return self.plan.tensors[name]
 
-    def integer(self, node: ir.Node, index: int) -> ir.Value:
+    def get_integer_input(self, node: ir.Node, index: int) -> ir.Value:
         """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
-        return self.integer_as(node, index, self.read(node, index))
+        return self.get_requantized_input(node, index, self.input_qparams(node, index))
 
-    def integer_as(self, node: ir.Node, index: int, wanted: Affine) -> ir.Value:
+    def get_requantized_input(self, node: ir.Node, index: int, wanted: Affine) -> ir.Value:
         """Return input `index` of `node` held as `wanted`, however the plan has it read."""
         name = ir.input_name(node, index)
         own = self._qparams(name)
@@ -133,16 +133,20 @@ class LoweringContext:
             value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
         return value
 
-    def integer_at(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
+    def get_input_at_qparams(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
         """Return input `index` of `node` held as `q`, which the operator fixes and the plan does not speak of."""
         name = ir.input_name(node, index)
         return self._integers.get((name, q)) or self._quantize(name, q)
 
-    def leaves_in_float(self, node: ir.Node) -> bool:
+    def has_float_output(self, node: ir.Node) -> bool:
         """Whether `node` gives float values: the plan has no scale for its output, and nothing in integers reads it."""
         readers = [use.node for use in node.outputs[0].uses()]
-        inside = any(id(reader) in self._lowered for reader in readers)
-        return self._lowered[id(node)].wide and ir.output_name(node) not in self.plan.tensors and not inside
+        inside = any(id(reader) in self._rules_by_node_id for reader in readers)
+        return (
+            self._rules_by_node_id[id(node)].allows_wide_output
+            and ir.output_name(node) not in self.plan.tensors
+            and not inside
+        )
 
     def real(self, node: ir.Node, index: int) -> ir.Value:
         """Return input `index` of `node` as it is, such as an index."""
@@ -150,18 +154,18 @@ class LoweringContext:
 
     def inputs(self, node: ir.Node) -> list[ir.Value]:
         """Return all inputs of `node` in integers."""
-        return [self.integer(node, index) for index in range(len(node.inputs))]
+        return [self.get_integer_input(node, index) for index in range(len(node.inputs))]
 
     def weight(self, node: ir.Node, index: int, view: ArrayTransform = identity_transform) -> ir.Value:
         """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
-        return self.constant(node, index, self.read(node, index), view)
+        return self.add_quantized_constant(node, index, self.input_qparams(node, index), view)
 
-    def constant(
+    def add_quantized_constant(
         self, node: ir.Node, index: int, q: Affine, view: ArrayTransform = identity_transform, name: str = ""
     ) -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
         source = ConstantSource(ir.input_name(node, index), view, q, q.dtype)
-        return self._parameter(node, index, source, name)
+        return self._add_parameter(node, index, source, name)
 
     def bias(
         self, node: ir.Node, index: int, scale: npt.ArrayLike, view: ArrayTransform = identity_transform, name: str = ""
@@ -172,27 +176,29 @@ class LoweringContext:
         """
         if len(node.inputs) <= index or ir.const_value(node.inputs[index]) is None:
             return []
-        held = make_bias_qparams(scale, self.is_wide(node))
-        return [self._parameter(node, index, ConstantSource(ir.input_name(node, index), view, held, held.dtype), name)]
+        held = make_bias_qparams(scale, self.has_wide_operands(node))
+        return [
+            self._add_parameter(node, index, ConstantSource(ir.input_name(node, index), view, held, held.dtype), name)
+        ]
 
-    def widened(self, value: ir.Value) -> ir.Value:
+    def widen_to_int16(self, value: ir.Value) -> ir.Value:
         """Return the integer initializer `value` in int16."""
         held = ir.require_const_value(value)
         wide = self.array(f"{value.name}_wide", held.astype(np.int16))
         self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.dtype(np.int16))
         return wide
 
-    def _parameter(self, node: ir.Node, index: int, source: ConstantSource, name: str) -> ir.Value:
+    def _add_parameter(self, node: ir.Node, index: int, source: ConstantSource, name: str) -> ir.Value:
         array = ir.require_const_value(node.inputs[index])
-        value = self.array(name or source.name, source.quantized(array), keeps_name=not name)
+        value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
         self._sources[str(value.name)] = source
         return value
 
-    def is_wide(self, node: ir.Node) -> bool:
+    def has_wide_operands(self, node: ir.Node) -> bool:
         """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
-        return max(self.read(node, 0).bits, self.read(node, 1).bits) > 8
+        return max(self.input_qparams(node, 0).bits, self.input_qparams(node, 1).bits) > 8
 
-    def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
+    def add_accumulator_constant(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
         return self.array(name, make_bias_qparams(scale, wide).integers(values))
 
@@ -202,22 +208,22 @@ class LoweringContext:
         keeps_name : it is what became of the float model's initializer `name`; other names give way to the float
         model's.
         """
-        alike = self._held.setdefault(name, [])
+        alike = self._constants_by_base_name.setdefault(name, [])
         for value in alike:
             known = ir.const_value(value)
             if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
                 return value
-        name = name if keeps_name and name not in self._initializers else self._free(name)
+        name = name if keeps_name and name not in self._initializers else self._reserve_name(name)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers[name] = value
         alike.append(value)
         return value
 
-    def _free(self, name: str) -> str:
+    def _reserve_name(self, name: str) -> str:
         """Return `name`, or `name` with a number where a tensor of either graph has it; it is taken from now on."""
-        found = ir.unique_name(name, self._taken)
-        self._taken.add(found)
+        found = ir.unique_name(name, self._used_tensor_names)
+        self._used_tensor_names.add(found)
         return found
 
     def emit(
@@ -231,25 +237,25 @@ class LoweringContext:
     ) -> None:
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
-        The output is float where it `leaves_in_float`. domain : where it is not the format's.
+        The output is float where it `has_float_output`. domain : where it is not the format's.
         extra_outputs : further outputs that nobody reads but the format has: (what, shape, bits).
         """
         self._forms.setdefault(str(node.name), []).append(form)
         name = ir.output_name(node)
-        if self.leaves_in_float(node):
+        if self.has_float_output(node):
             self._layers[name] = name
             like, title = node.outputs[0], str(node.name)
             self._floats[name] = self._append(form, inputs, attrs, title, name, like=like, q=None, domain=domain)
             return
-        q = self.written(node)
-        integer_name = self._integer_name(name, q) if name in self._border else name
+        q = self.output_qparams(node)
+        integer_name = self._make_integer_name(name, q) if name in self._dequantized_tensors else name
         like, title = node.outputs[0], str(node.name)
         value = self._append(form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain)
         self._integers[name, q] = value
         self._layers[integer_name] = name
-        self._more_outputs(name, extra_outputs)
+        self._add_extra_outputs(name, extra_outputs)
 
-    def insert(
+    def emit_intermediate(
         self,
         form: Format,
         node: ir.Node,
@@ -264,45 +270,48 @@ class LoweringContext:
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.output_name(node)
-        own, title = self._free(f"{name}_{suffix}"), ir.unique_name(f"{node.name}_{suffix}", self._taken_by_nodes)
+        own, title = (
+            self._reserve_name(f"{name}_{suffix}"),
+            ir.unique_name(f"{node.name}_{suffix}", self._used_node_names),
+        )
         value = self._append(form, inputs, attrs, title, own, like, q)
-        self._made[name, suffix] = value
+        self._intermediates[name, suffix] = value
         self._layers[own] = name
-        self._more_outputs(name, extra_outputs)
+        self._add_extra_outputs(name, extra_outputs)
         return value
 
-    def real_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
+    def emit_float_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
         """Make output `index` of the float `node` from the output `what` of the integer nodes made for it."""
-        source = self._made[ir.output_name(node), what]
+        source = self._intermediates[ir.output_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
-        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value)
+        self._floats[name] = self._append_conversion(DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value)
 
-    def further_output(self, node: ir.Node, index: int, what: str) -> None:
+    def bind_extra_output(self, node: ir.Node, index: int, what: str) -> None:
         """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
         name = str(node.outputs[index].name)
         q = self._qparams(name)
-        value = self._made[ir.output_name(node), what]
-        value.name = self._integer_name(name, q) if name in self._border else name
+        value = self._intermediates[ir.output_name(node), what]
+        value.name = self._make_integer_name(name, q) if name in self._dequantized_tensors else name
         self._integers[name, q] = value
 
-    def _more_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
+    def _add_extra_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
         """Give the last node further outputs `<name>_<what>`."""
         self._nodes[-1].resize_outputs(1 + len(also))
         for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = self._free(f"{name}_{what}"), ir.TensorType(integer_storage_type(bits))
-            self._made[name, what] = extra
-            extra.shape = self._shape(ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape])))
+            extra.name, extra.type = self._reserve_name(f"{name}_{what}"), ir.TensorType(integer_storage_type(bits))
+            self._intermediates[name, what] = extra
+            extra.shape = self._make_shape(ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape])))
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
-    def _integer_name(self, name: str, q: Affine, what: str = "q") -> str:
+    def _make_integer_name(self, name: str, q: Affine, what: str = "q") -> str:
         """Return a name for the float tensor `name` in integers, and note which tensor that is."""
-        found = self._free(f"{name}_{what}" if q.bits == 8 else f"{name}_{what}{q.bits}")
+        found = self._reserve_name(f"{name}_{what}" if q.bits == 8 else f"{name}_{what}{q.bits}")
         self._float_names[found] = name
         return found
 
-    def _at_border(
+    def _append_conversion(
         self,
         form: Format,
         name: str,
@@ -313,29 +322,29 @@ class LoweringContext:
         q: Affine | None = None,
     ) -> ir.Value:
         """Append a Quant, Dequant or Requant of the float tensor `name`; return what it writes."""
-        title = ir.unique_name(f"{form.name}_{name}", self._taken_by_nodes)
+        title = ir.unique_name(f"{form.name}_{name}", self._used_node_names)
         return self._append(form, [source], attrs, title, output, like, q)
 
     def _quantize(self, name: str, q: Affine) -> ir.Value:
         source = self._floats.get(name)
         if source is None:
             raise InternalError(f"tensor '{name}' is read in integers before it exists")
-        output = self._integer_name(name, q)
-        value = self._at_border(QUANT, name, source, QUANT.scales(q), output, source, q)
+        output = self._make_integer_name(name, q)
+        value = self._append_conversion(QUANT, name, source, QUANT.scales(q), output, source, q)
         self._integers[name, q] = value
         return value
 
     def _requantize(self, name: str, value: ir.Value, own: Affine, q: Affine) -> ir.Value:
-        output = self._integer_name(name, q, "requant")
-        result = self._at_border(REQUANT, name, value, REQUANT.scales(own, q), output, value, q)
+        output = self._make_integer_name(name, q, "requant")
+        result = self._append_conversion(REQUANT, name, value, REQUANT.scales(own, q), output, value, q)
         self._integers[name, q] = result
         return result
 
-    def _dequantized(self, name: str) -> ir.Value:
+    def _get_or_dequantize(self, name: str) -> ir.Value:
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
-            self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(q), name, source)
+            self._floats[name] = self._append_conversion(DEQUANT, name, source, DEQUANT.scales(q), name, source)
         return self._floats[name]
 
     def _append(
@@ -351,7 +360,7 @@ class LoweringContext:
     ) -> ir.Value:
         extra: dict[str, Any] = {}
         domain = form.domain if domain is None else domain
-        if unknown := attrs.keys() - form.known:
+        if unknown := attrs.keys() - form.allowed_attributes:
             raise InternalError(
                 f"{form.name} {name} is written with attributes that it does not have: {sorted(unknown)}"
             )
@@ -360,14 +369,14 @@ class LoweringContext:
         node = ir.make_node(
             form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output, domain=domain
         )
-        self._taken_by_nodes.add(name)
+        self._used_node_names.add(name)
         value = node.outputs[0]
         value.type = ir.TensorType(ir.DataType.FLOAT if q is None else integer_storage_type(q.bits))
-        value.shape = self._shape(like)
+        value.shape = self._make_shape(like)
         self._nodes.append(node)
         return value
 
-    def _shape(self, like: ir.Value) -> ir.Shape | None:
+    def _make_shape(self, like: ir.Value) -> ir.Shape | None:
         if like.shape is None:
             return None
         dims = list(like.shape)
@@ -381,28 +390,28 @@ class LoweringContext:
         """Build and return the integer graph, with what became of the float one."""
         inputs = []
         for value in self.model.graph.inputs:
-            copy = ir.Value(name=value.name, type=value.type, shape=self._shape(value))
+            copy = ir.Value(name=value.name, type=value.type, shape=self._make_shape(value))
             inputs.append(copy)
             self._floats[str(value.name)] = copy
         for node in self.model.graph:
-            if id(node) in self._lowered:
-                op = self._lowered[id(node)]
+            if id(node) in self._rules_by_node_id:
+                op = self._rules_by_node_id[id(node)]
                 op.lower(node, self)
-                for index in op.results(node):
+                for index in op.quantized_outputs(node):
                     name = str(node.outputs[index].name)
-                    if name in self._border:
-                        self._dequantized(name)
+                    if name in self._dequantized_tensors:
+                        self._get_or_dequantize(name)
             else:
-                self._copy(node)
+                self._copy_float_node(node)
         for value in self.model.graph.outputs:
             if str(value.name) not in self._floats:
                 raise ModelError(f"graph output '{value.name}' is a constant; take it out of the model's outputs")
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
         return LoweringResult(
-            self._finish(inputs, outputs), self._float_names, self._layers, self._sources, self._forms
+            self._build_model(inputs, outputs), self._float_names, self._layers, self._sources, self._forms
         )
 
-    def _copy(self, node: ir.Node) -> None:
+    def _copy_float_node(self, node: ir.Node) -> None:
         """Take over a float node as it is."""
         inputs: list[ir.Value | None] = []
         for value in node.inputs:
@@ -412,15 +421,15 @@ class LoweringContext:
                 inputs.append(self.array(str(value.name), array, keeps_name=True))
             else:
                 inputs.append(self._floats[str(value.name)])
-        results = [ir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
-        self._copied = True
+        results = [ir.Value(name=v.name, type=v.type, shape=self._make_shape(v)) for v in node.outputs]
+        self._has_float_nodes = True
         copy = ir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
         self._nodes.append(copy)
         self._floats.update({str(v.name): v for v in results if v.name})
 
-    def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
+    def _build_model(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
         least = self.target.opset
-        version = max(least, self.model.opset_imports.get("", least)) if self._copied else least
+        version = max(least, self.model.opset_imports.get("", least)) if self._has_float_nodes else least
         opsets = {"": version, "thinker": 1}
         functions = (
             list(self.model.functions.values()) if any(n.domain == ir.FUNCTION_DOMAIN for n in self._nodes) else []
@@ -454,6 +463,6 @@ class LoweringContext:
             metadata_props=props,
         )
         read = used | {id(v) for v in outputs}
-        if self._copied and any(read.isdisjoint(map(id, node.outputs)) for node in self._nodes):
+        if self._has_float_nodes and any(read.isdisjoint(map(id, node.outputs)) for node in self._nodes):
             ir.remove_unused(whole)  # what computed a shape that an integer form no longer asks for
         return whole

@@ -157,7 +157,7 @@ def quantize(
         raise ConfigError("a wish chooses scales; this quantized model brings its own: add requantize")
     if goal is not None:
         goal = replace(goal, clock=prepared.conf.clock)
-        goal.check_time(prepared.target)
+        goal.validate_time_limit(prepared.target)
     best = _find_best_candidate(prepared, plan, goal is not None, progress)
 
     def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
@@ -168,7 +168,7 @@ def quantize(
     if goal is None and plan is None:
         best = choose_import_or_requantize(best, requantize)
     if goal is None:
-        result = best.checked
+        result = best.checked_model
     else:
         begin = _SearchStart(resolve_source_path(model), resolve_source_path(calib), config, chosen)
         found: dict[str, Any] = {key: resolve_source_path(getattr(goal, key)) for key in ("data", "model")}
@@ -192,7 +192,7 @@ def quantize(
 def _add_sample_size_note(result: QuantizedModel, goal: Goal) -> QuantizedModel:
     """Return `result` with a note where it was chosen by too few samples with labels."""
     report = result.report
-    doubt = "" if report.accuracy is None else goal.doubt(report.accuracy["samples"])
+    doubt = "" if report.accuracy is None else goal.format_sample_size_warning(report.accuracy["samples"])
     return replace(result, report=replace(report, notes=(*report.notes, doubt))) if doubt else result
 
 
@@ -216,7 +216,9 @@ def _min_weight_bits(
 ) -> dict[str, int]:
     """Return the width of weights from which a search for widths begins; nothing where the user has named one."""
     conf = resolve_config(config, settings)
-    return {"weight_bits": min(get_target(conf.platform).weight_widths)} if conf.weight_bits == AUTO_WEIGHT_BITS else {}
+    return (
+        {"weight_bits": min(get_target(conf.platform).all_weight_bits)} if conf.weight_bits == AUTO_WEIGHT_BITS else {}
+    )
 
 
 def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
@@ -257,7 +259,7 @@ def _validate_goal(
     if plan is not None:
         raise ConfigError("a wish chooses scales, which the plan has fixed; drop one of the two")
     wish.check()
-    if wish.fills and resolve_config(config, settings).weight_bits != AUTO_WEIGHT_BITS:
+    if wish.is_limits_only and resolve_config(config, settings).weight_bits != AUTO_WEIGHT_BITS:
         raise ConfigError(
             "max_flash and max_ms alone choose widths of weights: add weight_bits auto (--weight-bits auto), or give "
             "max_drop or min_sqnr; budget_ms makes a finding of what takes too long"

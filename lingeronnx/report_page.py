@@ -126,7 +126,7 @@ def _render_advice_section(
 ) -> PageSection:
     """Return what to do, as data and as a list: each with why, and what to paste where there is something."""
     found = [
-        {"from": "quantize", "why": step.gives, "paste": f"{again} {' '.join(step.options)}".strip()}
+        {"from": "quantize", "why": step.effect, "paste": f"{again} {' '.join(step.options)}".strip()}
         for step in (() if report is None else report.next)
     ]
     found += [
@@ -164,7 +164,7 @@ def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
     """Return the options that help, and after them the findings."""
     found = []
     if comparison.options:
-        tried = comparison.tried
+        tried = comparison.option_results
         gives = "not tried"
         if tried is not None:
             gives = f"tried: {format_decibels(tried.value)}, without {format_decibels(tried.now)}"
@@ -184,7 +184,7 @@ def _render_quantize_section(report: Report) -> PageSection:
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(report.layers.items(), key=lambda item: -item[1]))
     facts: list[tuple[str, object]] = [
         ("platform", f"{report.platform}, {report.mode}"),
-        *([(f"runs on {report.platform}", report.runs_text)] if report.program.runs else []),
+        *([(f"runs on {report.platform}", report.runs_text)] if report.program.runs_correctly else []),
         ("chip-ready", ready),
         ("integer layers", f"{sum(report.layers.values())}: {counts}"),
         ("integer MACs", report.macs_text),

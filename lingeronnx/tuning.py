@@ -136,7 +136,7 @@ def finetune(
     frozen = frozenset(_select_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        exact = bridge.parts.on(replace_initializers(start, bridge.weights()))
+        exact = bridge.partition.with_graph(replace_initializers(start, bridge.get_weights()))
         session = open_lowered_session(lower(exact, bridge.plan, prepared.target).graph, prepared.target)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
@@ -155,7 +155,7 @@ def finetune(
     history = tuner.run()
     notes = [*ready.notes, *_format_untrained_note(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = build_quantized_model(prepared, tuned, replace_initializers(start, bridge.weights()), progress)
+    done = build_quantized_model(prepared, tuned, replace_initializers(start, bridge.get_weights()), progress)
     done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
     if eval_data is None:
         return done
@@ -163,7 +163,7 @@ def finetune(
 
 
 def _format_untrained_note(bridge: QatModule) -> list[str]:
-    names = bridge.untrained
+    names = bridge.untrainable_initializers
     if not names:
         return []
     return [
@@ -185,7 +185,7 @@ def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> 
 
 def _select_layers(ready: PlannedModel, selector: str) -> list[ir.Node]:
     """Return the nodes of the planned graph that a selector on the user's graph stands for."""
-    found = ready.selectors(ready.graph).nodes(selector)
+    found = ready.selectors(ready.graph).resolve_nodes(selector)
     if not found:
         raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
     return found

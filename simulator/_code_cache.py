@@ -98,8 +98,8 @@ def _load_cached(key: str) -> int | None:
 def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...], key: str) -> int:
     import_numba()
     given = tuple(_numba_type(found) for found in kinds)
-    function.bare.compile(given)
-    compiled = function.bare.overloads[given]
+    function.dispatcher.compile(given)
+    compiled = function.dispatcher.overloads[given]
     library, symbol = compiled.library, compiled.fndesc.llvm_func_name
     found = int(library.get_pointer_to_function(symbol))
     called = [f.name for f in library._final_module.functions if f.is_declaration and not f.name.startswith("llvm.")]

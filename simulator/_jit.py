@@ -83,10 +83,10 @@ class intrinsic:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        _PENDING_DECLARATIONS.append(lambda: self._made)
+        _PENDING_DECLARATIONS.append(lambda: self._numba_intrinsic)
 
     @cached_property
-    def _made(self) -> Any:
+    def _numba_intrinsic(self) -> Any:
         from numba.extending import intrinsic as made
 
         return made(self._function)
@@ -96,7 +96,7 @@ class intrinsic:
         """What Numba takes it for where a kernel names it."""
         from numba.core.registry import cpu_target
 
-        return cpu_target.typing_context.resolve_value_type(self._made)
+        return cpu_target.typing_context.resolve_value_type(self._numba_intrinsic)
 
 
 class JittedFunction:
@@ -111,7 +111,7 @@ class JittedFunction:
         return self.py_func(*arguments)
 
     @cached_property
-    def bare(self) -> Any:
+    def dispatcher(self) -> Any:
         """The function for other compiled code alone: nothing in it takes or returns Python objects."""
         options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return import_numba().njit(nogil=True, error_model="numpy", **options)(self.py_func)
@@ -119,7 +119,7 @@ class JittedFunction:
     @property
     def _numba_type_(self) -> Any:
         """What Numba takes it for where a kernel names it."""
-        return import_numba().types.Dispatcher(self.bare)
+        return import_numba().types.Dispatcher(self.dispatcher)
 
 
 def jit(function: Callable[..., Any]) -> JittedFunction:

@@ -40,25 +40,25 @@ class ChannelScaleForms(NamedTuple):
 class ChannelRescale:
     """One `Rescale` for each output channel, all to the same width."""
 
-    each: tuple[Rescale, ...]
+    rescales: tuple[Rescale, ...]
 
     def __post_init__(self) -> None:
-        if not self.each or len({rescale.bits for rescale in self.each}) != 1:
+        if not self.rescales or len({rescale.bits for rescale in self.rescales}) != 1:
             raise ValueError("channels need at least one rescale, and all the same width")
 
     @property
     def bits(self) -> int:
         """Width of the signed result."""
-        return self.each[0].bits
+        return self.rescales[0].bits
 
     @property
     def dtype(self) -> np.dtype:
         """The integer type of the result."""
-        return self.each[0].dtype
+        return self.rescales[0].dtype
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> ChannelScaleForms:
+    def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChannelScaleForms:
         """Return the exact compiled form for accumulators of |acc| <= `bound`, with the bounds of a Relu behind it."""
-        forms = [_to_form_fields(rescale.within(bound, clip), bound) for rescale in self.each]
+        forms = [_to_form_fields(rescale.compile_for_bound(bound, clip), bound) for rescale in self.rescales]
         limit, multiplier, half, shift, wide = np.array([form[:5] for form in forms], np.int64).T.copy()
         return ChannelScaleForms(limit, multiplier, half, shift, wide, *forms[0][5:])
 
@@ -66,9 +66,9 @@ class ChannelRescale:
 def _to_form_fields(form: ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm, bound: int) -> tuple[int, ...]:
     """Return a form as the fields of `ChannelScaleForms` for one channel."""
     if isinstance(form, RoundedScaleForm):
-        return form.limit, form.multiplier, form.zero, form.shift, 2 + form.rounding, form.low, form.high
+        return form.limit, form.multiplier, form.zero_point, form.shift, 2 + form.rounding, form.low, form.high
     if isinstance(form, WideScaleForm):
-        return form.limit, form.multiplier, form.zero, form.shift, 1, form.low, form.high
+        return form.limit, form.multiplier, form.zero_point, form.shift, 1, form.low, form.high
     limit, multiplier = (bound, 1) if isinstance(form, ShiftForm) else (form.limit, form.multiplier)
     return limit, multiplier, int(form.half), int(form.shift), 0, int(form.low), int(form.high)
 
@@ -98,4 +98,4 @@ def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None
 def check_channel_count(rescale: Rescale | ChannelRescale, outputs: int) -> None:
     """Raise `SimulatorError` where the number of ratios is not that of the outputs."""
     if isinstance(rescale, ChannelRescale):
-        require(len(rescale.each) == outputs, f"{len(rescale.each)} ratios do not fit {outputs} outputs")
+        require(len(rescale.rescales) == outputs, f"{len(rescale.rescales)} ratios do not fit {outputs} outputs")

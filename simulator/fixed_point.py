@@ -10,8 +10,8 @@ tensors, operators, platforms.
                 M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits; z is the integer that stands for 0, mostly 0
 
 A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits.
-Knowing a bound of |acc|, `Rescale.within` picks the cheapest form that is still exact; `apply_rescale` computes it
-inside a kernel:
+Knowing a bound of |acc|, `Rescale.compile_for_bound` picks the cheapest form that is still exact; `apply_rescale`
+computes it inside a kernel:
 
     Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
     Scale      int64          the product fits 63 bits
@@ -116,7 +116,7 @@ class WideScaleForm(NamedTuple):
     shift: int
     low: int
     high: int
-    zero: int
+    zero_point: int
 
 
 class NarrowScaleForm(NamedTuple):
@@ -149,7 +149,7 @@ class RoundedScaleForm(NamedTuple):
     shift: int
     low: int
     high: int
-    zero: int
+    zero_point: int
     rounding: int
 
 
@@ -207,14 +207,14 @@ class Rescale:
     multiplier: int
     shift: int
     bits: int
-    zero: int = 0
+    zero_point: int = 0
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
             raise ValueError(f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} bits")
-        if saturate(self.zero, self.bits) != self.zero:
-            raise ValueError(f"the zero point {self.zero} is no integer of {self.bits} bits")
+        if saturate(self.zero_point, self.bits) != self.zero_point:
+            raise ValueError(f"the zero point {self.zero_point} is no integer of {self.bits} bits")
 
     @classmethod
     def from_ratio(
@@ -239,7 +239,7 @@ class Rescale:
     @property
     def pow2_shift(self) -> int | None:
         """The plain right shift where that is all: the ratio is a power of two, the zero point 0; else None."""
-        plain = self.multiplier == 1 << 30 and not self.zero and self.rounding is RoundingMode.HALF_UP
+        plain = self.multiplier == 1 << 30 and not self.zero_point and self.rounding is RoundingMode.HALF_UP
         return self.shift - 30 if plain else None
 
     @property
@@ -252,13 +252,15 @@ class Rescale:
         wide = np.asarray(acc).astype(object) * self.multiplier
         other = np.frompyfunc(lambda v: divide_rounded(v, 1 << self.shift, self.rounding), 1, 1)
         whole = round_shift_right(wide, self.shift) if self.rounding is RoundingMode.HALF_UP else other(wide)
-        return np.asarray(saturate_array(whole + self.zero, self.bits)).astype(np.int64)
+        return np.asarray(saturate_array(whole + self.zero_point, self.bits)).astype(np.int64)
 
-    def bound(self, acc: int) -> int:
+    def output_bound(self, acc: int) -> int:
         """Return the largest |y| for |accumulator| <= `acc`."""
-        return min(round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero), 1 << (self.bits - 1))
+        return min(
+            round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero_point), 1 << (self.bits - 1)
+        )
 
-    def within(
+    def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm:
         """Return the cheapest exact form for accumulators of |acc| <= `bound`.
@@ -270,19 +272,19 @@ class Rescale:
         if self.rounding is not RoundingMode.HALF_UP:
             limit = min(bound, 1 << max(self.bits + right, 0))
             multiplier, shift = (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)  # less than a half
-            return RoundedScaleForm(limit, multiplier, shift, low, high, self.zero, int(self.rounding))
+            return RoundedScaleForm(limit, multiplier, shift, low, high, self.zero_point, int(self.rounding))
         if self.multiplier == 1 << 30 and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
-            half = (1 << (right - 1) if right else 0) + (self.zero << right)
+            half = (1 << (right - 1) if right else 0) + (self.zero_point << right)
             if bound + abs(half) <= INT32_MAX:
                 return ShiftForm(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
         half = 1 << (self.shift - 1)
         if bound * self.multiplier < half:  # every accumulator rounds to 0
-            return ScaleForm(bound, 0, self.zero, 0, low, high)
+            return ScaleForm(bound, 0, self.zero_point, 0, low, high)
         limit = min(bound, 1 << max(self.bits + self.shift - 30, 0))
-        half += self.zero << self.shift
+        half += self.zero_point << self.shift
         if limit * self.multiplier + abs(half) < 1 << 63:
             return ScaleForm(limit, self.multiplier, half, self.shift, low, high)
-        return WideScaleForm(limit, self.multiplier, self.shift, low, high, self.zero)
+        return WideScaleForm(limit, self.multiplier, self.shift, low, high, self.zero_point)
 
 
 def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
@@ -354,11 +356,11 @@ class RoundedShift:
         """The integer type of the result."""
         return integer_dtype(self.bits)
 
-    def bound(self, acc: int) -> int:
+    def output_bound(self, acc: int) -> int:
         """Return the largest |y| for |accumulator| <= `acc`."""
         return min(round_shift_right(acc, self.shift) + 1, 1 << (self.bits - 1))
 
-    def within(
+    def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | HalfEvenShiftForm | RoundedScaleForm:
         """Return the compiled form for |acc| <= `bound` < 2^62."""
@@ -428,7 +430,7 @@ class LunaDivide:
         """The integer type of the result."""
         return integer_dtype(self.bits)
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> ScaleForm | ReciprocalForm:
+    def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ScaleForm | ReciprocalForm:
         """Return the compiled form for |acc| <= `bound` < 2^31."""
         low, high = _output_limits(self.bits, clip)
         if self.shift < 0:
@@ -450,9 +452,11 @@ class ChainedRescale:
         """The integer type of the result."""
         return self.second.dtype
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
+    def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
         """Return the compiled form for |acc| <= `bound`."""
-        return ChainedForm(self.first.within(bound), self.second.within(self.first.bound(bound), clip))
+        return ChainedForm(
+            self.first.compile_for_bound(bound), self.second.compile_for_bound(self.first.output_bound(bound), clip)
+        )
 
 
 # --- the compiled forms ---------------------------------------------------------------------------
@@ -488,7 +492,7 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
         y = (upper << (32 - rescale.shift)) + round_shift_right(lower, rescale.shift)
     else:
         y = round_shift_right(upper + (lower >> 32), rescale.shift - 32)
-    return min(max(y + rescale.zero, rescale.low), rescale.high)
+    return min(max(y + rescale.zero_point, rescale.low), rescale.high)
 
 
 @register_inline
@@ -513,7 +517,7 @@ def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:
         up = even or away or rescale.rounding == _NEAREST
     else:
         up = rescale.rounding != _DOWN and more >= half
-    return min(max(y + (1 if up else 0) + rescale.zero, rescale.low), rescale.high)
+    return min(max(y + (1 if up else 0) + rescale.zero_point, rescale.low), rescale.high)
 
 
 @register_inline

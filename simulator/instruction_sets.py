@@ -52,9 +52,9 @@ class InstructionSet:
     features: tuple[str, ...]
     lanes: int
     registers: int
-    bytes: Literal["quads", "signed", "pairs"]
-    dots: Mapping[str, str] = field(hash=False)
-    halves: bool = False
+    int8_operands: Literal["quads", "signed", "pairs"]
+    dot_intrinsics: Mapping[str, str] = field(hash=False)
+    splits_word_products: bool = False
 
 
 _X86, _ARM = "x86_64-unknown-unknown", "aarch64-unknown-unknown"
@@ -91,9 +91,9 @@ INSTRUCTION_SETS = (
         32,
         "signed",
         {"signed": "llvm.aarch64.neon.sdot.v4i32.v16i8"},
-        halves=True,
+        splits_word_products=True,
     ),
-    InstructionSet("neon", _ARM, ("neon",), 4, 32, "pairs", {}, halves=True),
+    InstructionSet("neon", _ARM, ("neon",), 4, 32, "pairs", {}, splits_word_products=True),
     InstructionSet("portable", "", (), 4, 16, "pairs", {}),
 )
 

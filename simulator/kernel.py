@@ -60,10 +60,10 @@ class Kernel:
 
     layout: ClassVar[str] = "plain"
     #: Whether the plain output holds the numbers of the plain input in their order, and nothing need be computed.
-    same_numbers: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Whether axis 0 is only a batch axis for this kernel."""
         return True
 
@@ -86,11 +86,11 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def absorb(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel) -> Kernel | None:
         """Return one kernel that does this and then `consumer` with the same integers, or None."""
         return None
 
-    def apart(self, rank: int) -> Kernel | None:
+    def make_per_sample(self, rank: int) -> Kernel | None:
         """Return the kernel that does this in a batch for each sample by itself; None where it has none.
 
         rank : of the inputs. Asked of a kernel that mixes what lies along axis 0 of a sample.
@@ -98,18 +98,18 @@ class Kernel:
         return None
 
     @property
-    def bounds(self) -> tuple[int, int] | None:
+    def clamp_bounds(self) -> tuple[int, int] | None:
         """(low, high) when the kernel only clamps its input, else None."""
         return None
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether samples may follow each other along axis 0 of the `batched` inputs, and then do so in every output.
 
         A sample has as many rows of axis 0 as `specs` say: 1, or another number where heads of attention were joined
         with the batch. Here all inputs and outputs have as many, and what is longer changes nothing else.
         """
         rows = {s.shape[:1] for s, b in zip(specs, batched, strict=True) if b}
-        if not self.per_sample or len(rows) != 1 or () in rows:
+        if not self.is_per_sample or len(rows) != 1 or () in rows:
             return False
         (own,) = rows
         many = 7919 * own[0]  # a prime no model uses as a size, so that no axis fits by accident
@@ -145,16 +145,16 @@ class NumpyKernel(Kernel):
 
         return run
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Take the subclass's word for samples of one row, `per_sample`: to infer twice may take long."""
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+        """Take the subclass's word for samples of one row, `is_per_sample`: to infer twice may take long."""
         alone = all(spec.shape[:1] == (1,) for spec, b in zip(specs, batched, strict=True) if b)
-        return self.per_sample and (alone or super().follows_batch(specs, batched))
+        return self.is_per_sample and (alone or super().supports_batch(specs, batched))
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """One step: `outputs = fn(*inputs)`, by tensor name."""
 
-    fn: Kernel
+    kernel: Kernel
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

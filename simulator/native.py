@@ -78,11 +78,11 @@ class Scratch:
 
     size: int
     dtype: Any
-    each: bool = False
+    per_row: bool = False
 
-    def sized(self, rows: int) -> int:
+    def size_bytes(self, rows: int) -> int:
         """Return the bytes for arrays of so many rows."""
-        return self.size * np.dtype(self.dtype).itemsize * (rows if self.each else 1)
+        return self.size * np.dtype(self.dtype).itemsize * (rows if self.per_row else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +100,9 @@ class NativeLoop:
         """Run on these arrays."""
         rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.plain(ins, outs, _ScratchAllocator(np.empty(self.scratch(rows), np.uint8), rows))()
+            self.bind_interpreted(ins, outs, _ScratchAllocator(np.empty(self.scratch_bytes(rows), np.uint8), rows))()
             return
-        memory = np.empty(self.scratch(rows), np.uint8)
+        memory = np.empty(self.scratch_bytes(rows), np.uint8)
         numbers, _, kept = make_record(self, ins, outs, memory, rows)
         words = np.array(numbers, np.int64)
         table = np.array([data_address(words)], np.int64)
@@ -111,24 +111,26 @@ class NativeLoop:
         if failed:
             raise MemoryError("a step of the simulator found no memory")
 
-    def scratch(self, rows: int) -> int:
+    def scratch_bytes(self, rows: int) -> int:
         """Return the bytes of scratch memory that it needs."""
         different = {id(a): a for a in _iter_scratches(self.arguments)}
-        return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in different.values())
+        return sum(-(-a.size_bytes(rows) // 64) * 64 + 64 for a in different.values())
 
-    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator) -> Callable[[], None]:
+    def bind_interpreted(
+        self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
+    ) -> Callable[[], None]:
         """Return what runs it without machine code."""
 
         def made(wanted: Any) -> Any:
             if isinstance(wanted, NestedLoop):
-                return wanted.loop.plain(wanted.inputs, wanted.outputs, memory)
-            return memory.cut(wanted)
+                return wanted.loop.bind_interpreted(wanted.inputs, wanted.outputs, memory)
+            return memory.allocate(wanted)
 
-        given = [self.given(_substitute_placeholders(a, made), ins, outs) for a in self.arguments]
+        given = [self.resolve_argument(_substitute_placeholders(a, made), ins, outs) for a in self.arguments]
         return lambda: self.function(*given)
 
     @staticmethod
-    def given(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
+    def resolve_argument(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
         """Return what stands for an argument: for `InputRef` and `OutputRef` the array in its shape."""
         if isinstance(argument, InputRef | OutputRef):
             array = (ins if isinstance(argument, InputRef) else outs)[argument.index]
@@ -164,10 +166,10 @@ class _ScratchAllocator:
         self._memory, self._rows, self._first = memory, rows, 0
         self._cut: dict[int, Array] = {}
 
-    def cut(self, scratch: Scratch) -> Array:
+    def allocate(self, scratch: Scratch) -> Array:
         """Return the memory of a `Scratch`."""
         if id(scratch) not in self._cut:
-            size, start = scratch.sized(self._rows), self._first
+            size, start = scratch.size_bytes(self._rows), self._first
             self._first += -(-size // 64) * 64 + 64
             self._cut[id(scratch)] = self._memory[start : start + size].view(scratch.dtype)
         return self._cut[id(scratch)]
@@ -213,14 +215,14 @@ def _make_record(
 
     def made(wanted: Any) -> Array:
         if isinstance(wanted, Scratch):
-            return memory.cut(wanted)
+            return memory.allocate(wanted)
         inner, own, more = _make_record(wanted.loop, wanted.inputs, wanted.outputs, memory)
         ends = [word for word, _, _ in sorted(own, key=lambda place: not place[1])]  # the input's, then the output's
         kept.extend([np.array([*inner, *ends], np.int64), *more])
         return kept[-1 - len(more)]
 
     for argument in loop.arguments:
-        value = NativeLoop.given(_substitute_placeholders(argument, made), ins, outs)
+        value = NativeLoop.resolve_argument(_substitute_placeholders(argument, made), ins, outs)
         if isinstance(argument, InputRef | OutputRef):
             places.append((len(words) + _ARRAY_DATA_WORD, isinstance(argument, InputRef), argument.index))
         given.append(_code_cache.argument_type(value))

@@ -14,7 +14,8 @@ gelu ...  Q27 -> Q54   the same; rounded once, to int32 Q27
 
 No x lies beyond the last border: the executor hands over what its int16 or int32 holds, saturated. The training library
 hands venus' table Q11 numbers of 32 bits without saturating them, and beyond +-2^15 (a real 16) gets 0 from both
-functions, where sigmoid is 1 and tanh is 1 or -1: `Piecewise.unsaturated`. To all others such an x is an error.
+functions, where sigmoid is 1 and tanh is 1 or -1: `Piecewise.evaluate_unsaturated`. To all others such an x is an
+error.
 
 Owns: the tables and this formula. Must not know: who needs the values, or in which format he has them.
 """
@@ -41,30 +42,33 @@ class KernelCurve(NamedTuple):
     """A table in the form kernels take.
 
     Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15, in the narrowest type, for the cache.
-    For wider ones a first guess of the piece is written down: `pieces` [n] by |x| >> `grain`, of which no two borders
-    share a value.
+    For wider ones a first guess of the piece is written down: `pieces` [n] by |x| >> `piece_index_shift`, of which no
+    two borders share a value.
     """
 
     values: np.ndarray
     pieces: np.ndarray
-    grain: int
+    piece_index_shift: int
     rows: np.ndarray  # 16 borders, slopes, biases of x >= 0 and of x < 0 in the format of the product, downs
-    least: int
+    min_input: int
     shift: int
     bits: int
 
 
 @register_inline
 def evaluate_curve(curve: Any, x: Any) -> Any:
-    """Return the value of `curve` at one integer x, rounded half up and saturated: `Piecewise.rounded` in kernels."""
+    """Return the value of `curve` at one integer x, rounded half up and saturated.
+
+    `Piecewise.evaluate_rounded` in kernels.
+    """
     wide: Any = np.int64(x)
     if curve.values.size:
         place: Any = min(max(wide, -32768), 32768)
         return np.int64(curve.values[place + 32768])
     rows = curve.rows
-    x = max(wide, curve.least)
+    x = max(wide, curve.min_input)
     size: Any = abs(x)
-    piece: Any = np.int64(curve.pieces[min(size >> curve.grain, curve.pieces.size - 1)])
+    piece: Any = np.int64(curve.pieces[min(size >> curve.piece_index_shift, curve.pieces.size - 1)])
     piece += size > rows[piece]
     bias = rows[32 + 16 * (x < 0) + piece]
     return saturate(round_shift_right((rows[16 + piece] * x + bias) >> rows[64 + piece], curve.shift), curve.bits)
@@ -81,7 +85,7 @@ class Piecewise:
     positive, negative
         The bias for x >= 0 and for x < 0.
     bits
-        Width of x; values are saturated to +-(2^(bits-1) - 1) where the function is odd, which `odd` says.
+        Width of x; values are saturated to +-(2^(bits-1) - 1) where the function is odd, which `is_odd` says.
     fraction
         Fractional bits of y.
     """
@@ -93,8 +97,8 @@ class Piecewise:
     up: np.ndarray
     down: np.ndarray
     bits: int
-    fraction: int
-    odd: bool
+    fraction_bits: int
+    is_odd: bool
     slopes_negative: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -102,7 +106,7 @@ class Piecewise:
         x = np.asarray(x, np.int64)
         if np.abs(x).max(initial=0) > self.borders[-1]:
             raise ValueError(f"x reaches {np.abs(x).max()}; the last piece ends at {self.borders[-1]}")
-        if self.odd:
+        if self.is_odd:
             x = np.maximum(x, 1 - (1 << (self.bits - 1)))
         j = np.searchsorted(self.borders, np.abs(x))
         bias = np.where(x < 0, self.negative[j], self.positive[j])
@@ -111,7 +115,7 @@ class Piecewise:
             slope = np.where(x < 0, self.slopes_negative[j], slope)
         return (slope * x + (bias << self.up[j])) >> self.down[j]
 
-    def unsaturated(self, x: np.ndarray) -> np.ndarray:
+    def evaluate_unsaturated(self, x: np.ndarray) -> np.ndarray:
         """Return y, int64, for integers x of any width, 0 beyond the last border.
 
         So does the training library where it leaves the saturation out: its loop over the pieces finds none there.
@@ -120,26 +124,26 @@ class Piecewise:
         outside = np.abs(x) > self.borders[-1]
         return np.where(outside, 0, self(np.where(outside, 0, x)))
 
-    def rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
+    def evaluate_rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
         """Return y with bits-1 fractional bits, rounded half up and saturated to `bits` bits; int64."""
-        return self.to(x, bits - 1, bits)
+        return self.evaluate_to_fraction(x, bits - 1, bits)
 
-    def to(self, x: np.ndarray, fraction: int, bits: int) -> np.ndarray:
+    def evaluate_to_fraction(self, x: np.ndarray, fraction: int, bits: int) -> np.ndarray:
         """Return y with `fraction` fractional bits, rounded half up and saturated to `bits` bits; int64."""
-        return saturate_array(round_shift_right(self(x), self.fraction - fraction), bits)
+        return saturate_array(round_shift_right(self(x), self.fraction_bits - fraction), bits)
 
     def curve(self, bits: int) -> KernelCurve:
         """Return the form for kernels whose results have `bits` bits; not for tables with slopes of both signs."""
         rows = np.stack([self.borders, self.slopes, self.positive << self.up, self.negative << self.up, self.down])
-        least = -(1 << (self.bits - 1)) + self.odd
+        least = -(1 << (self.bits - 1)) + self.is_odd
         values, pieces, grain = np.zeros(0, np.int32), np.zeros(1, np.int8), 0
         if self.bits == 16:
-            values = self.rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(integer_dtype(bits))
+            values = self.evaluate_rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(integer_dtype(bits))
         else:
             grain = int(np.diff(self.borders).min()).bit_length() - 1
             starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain
             pieces = np.searchsorted(self.borders, starts).astype(np.int8)
-        return KernelCurve(values, pieces, grain, rows.reshape(-1), least, self.fraction - (bits - 1), bits)
+        return KernelCurve(values, pieces, grain, rows.reshape(-1), least, self.fraction_bits - (bits - 1), bits)
 
 
 @cache
@@ -147,4 +151,4 @@ def load_piecewise(function: str, chip: str) -> Piecewise:
     """Return the table of `function` ("sigmoid", "tanh", venusA "gelu", "swish") on "venus", "arcs" or "venusA"."""
     row = json.loads(_TABLES.read_text())["tables"][chip][function]
     arrays = {key: np.array(value, np.int64) for key, value in row.items() if isinstance(value, list)}
-    return Piecewise(**arrays, bits=row["bits"], fraction=row["fraction"], odd=function == "tanh")
+    return Piecewise(**arrays, bits=row["bits"], fraction_bits=row["fraction"], is_odd=function == "tanh")

@@ -81,15 +81,15 @@ def compile_program(
     order = [*inputs, *(name for step in steps for name in step.outputs)]
     return Program(
         inputs=dict(inputs),
-        names=tuple(name for name in order if name in kept),
-        per_sample=follows,
+        output_names=tuple(name for name in order if name in kept),
+        accepts_batches=follows,
         threads=max(threads, 1),
-        block=max(block, 1) if block else min(max(_CACHE_BYTES // layout.largest_step(), 1), _MAX_BLOCK_SAMPLES),
+        block=max(block, 1) if block else min(max(_CACHE_BYTES // layout.max_step_bytes(), 1), _MAX_BLOCK_SAMPLES),
         _specs={name: specs[name] for name in kept},
         _batched=frozenset(batched if follows else ()),
-        _buffers=layout.finish(),
-        _ops=tuple(layout.ops),
-        _places={name: dict(places) for name, places in layout.places.items()},
+        _buffers=layout.assign_slots(),
+        _ops=tuple(layout.steps),
+        _places={name: dict(places) for name, places in layout.buffer_ids.items()},
         _constants=layout.constants,
     )
 
@@ -112,7 +112,7 @@ def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dic
     """Return the spec of every tensor and the names of those that depend on a fed one."""
     specs, batched = dict(inputs), set(inputs)
     for step in steps:
-        where = f"{type(step.fn).__name__} -> {', '.join(step.outputs)}"
+        where = f"{type(step.kernel).__name__} -> {', '.join(step.outputs)}"
         missing = [name for name in step.inputs if name not in specs]
         require(not missing, f"{where}: reads {missing}, which nothing made before it")
         again = [name for name in step.outputs if name in specs]
@@ -120,7 +120,7 @@ def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dic
         given = [specs[name] for name in step.inputs]
         listed = ", ".join(f"{name} {spec}" for name, spec in zip(step.inputs, given, strict=True))
         try:
-            made = step.fn.infer(*given)
+            made = step.kernel.infer(*given)
         except SimulatorError as error:
             raise SimulatorError(f"{where}: {error} (inputs: {listed})") from error
         except (TypeError, ValueError) as error:
@@ -135,12 +135,12 @@ def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dic
 def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:
     """Whether the step works sample by sample on the tensors it reads."""
     flags = [name in batched for name in step.inputs]
-    return not any(flags) or step.fn.follows_batch([specs[name] for name in step.inputs], flags)
+    return not any(flags) or step.kernel.supports_batch([specs[name] for name in step.inputs], flags)
 
 
 def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
     """Return the step for each sample by itself, where there is such a kernel."""
-    kernel = step.fn.apart(len(specs[step.inputs[0]].shape)) if step.inputs else None
+    kernel = step.kernel.make_per_sample(len(specs[step.inputs[0]].shape)) if step.inputs else None
     return step if kernel is None else Step(kernel, step.inputs, step.outputs)
 
 
@@ -153,7 +153,7 @@ def _fuse(steps: Sequence[Step], kept: Collection[str]) -> list[Step]:
         before = made.get(step.inputs[0]) if len(step.inputs) == 1 else None
         if before is not None and readers[step.inputs[0]] == 1 and step.inputs[0] not in kept:
             first = fused[before]
-            kernel = first.fn.absorb(step.fn) if len(first.outputs) == 1 else None
+            kernel = first.kernel.fuse(step.kernel) if len(first.outputs) == 1 else None
             if kernel is not None:
                 fused[before] = Step(kernel, first.inputs, step.outputs)
                 made[step.outputs[0]] = before
@@ -185,8 +185,8 @@ class Program:
     """
 
     inputs: dict[str, TensorSpec]
-    names: tuple[str, ...]
-    per_sample: bool
+    output_names: tuple[str, ...]
+    accepts_batches: bool
     block: int
     threads: int
     _specs: dict[str, TensorSpec] = field(repr=False)
@@ -195,9 +195,9 @@ class Program:
     _ops: tuple[BuiltStep, ...] = field(repr=False)
     _places: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
-    _idle: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    _idle_workers: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
     #: Seconds that a sample took, at best; says how many threads are worth it, never what they compute.
-    _pace: list[float] = field(default_factory=lambda: [1.0], repr=False)
+    _seconds_per_sample: list[float] = field(default_factory=lambda: [1.0], repr=False)
 
     def run(self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None) -> Iterator[tuple[str, Array]]:
         """Compute and yield (name, array) for every kept tensor: fed ones first, then in the order of the steps.
@@ -224,19 +224,19 @@ class Program:
         forced = self._check_forced(force or {}, samples)
         arrays = {name: _to_contiguous(feed[name]) for name in self.inputs}
         fed = dict(arrays)
-        for name in self.names:
+        for name in self.output_names:
             if name not in arrays:
-                arrays[name] = self._empty(name, samples)
+                arrays[name] = self._allocate_output(name, samples)
         self._compute(arrays, forced, samples)
-        for name in self.names:
+        for name in self.output_names:
             yield name, fed[name].copy() if name in fed else arrays[name]
 
     @property
     def nbytes(self) -> int:
         """Bytes that it holds between runs for tensors that are not the caller's."""
-        return sum(worker.nbytes for workers in list(self._idle.values()) for worker in workers)
+        return sum(worker.nbytes for workers in list(self._idle_workers.values()) for worker in workers)
 
-    def _empty(self, name: str, samples: int) -> Array:
+    def _allocate_output(self, name: str, samples: int) -> Array:
         """Return an array for a kept tensor: a constant has its values already."""
         at = self._places[name].get(PLAIN)
         if at in self._constants:
@@ -259,11 +259,11 @@ class Program:
             x = feed[name]
             if x.dtype != spec.dtype:
                 raise SimulatorError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
-            if not self.per_sample and x.shape != spec.shape:
+            if not self.accepts_batches and x.shape != spec.shape:
                 raise SimulatorError(f"{name} must be exactly {spec}, not {list(x.shape)}")
             if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
                 raise SimulatorError(f"{name} must be {spec} with any batch, not {list(x.shape)}")
-            if self.per_sample:
+            if self.accepts_batches:
                 lengths.add(len(x))
         if len(lengths) > 1:
             raise SimulatorError(f"the feeds have different batches: {sorted(lengths)}")
@@ -273,7 +273,7 @@ class Program:
         """Return the forced arrays, contiguous, after checking them."""
         if not force:
             return {}
-        unknown = sorted(set(force) - set(self.names))
+        unknown = sorted(set(force) - set(self.output_names))
         require(not unknown, f"only kept tensors can be forced, not {unknown}")
         for name, x in force.items():
             want = self._spec(name, samples)
@@ -283,12 +283,12 @@ class Program:
 
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
         """Cut the batch into even blocks and hand them to the workers."""
-        if not self.per_sample:
+        if not self.accepts_batches:
             self._run_block(arrays, force, slice(0, 1), 1)
             return
         if not samples:
             return
-        threads = max(min(self.threads, samples, int(samples * self._pace[0] / _MIN_THREAD_SECONDS)), 1)
+        threads = max(min(self.threads, samples, int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS)), 1)
         each = -(-samples // (threads * self.block))  # blocks for each thread, of at most `block` samples
         count = min(threads * each, samples)
         parts = iter([slice(samples * i // count, samples * (i + 1) // count) for i in range(count)])
@@ -311,7 +311,7 @@ class Program:
 
     def _run_block(self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int) -> None:
         """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""
-        idle = self._idle[samples]
+        idle = self._idle_workers[samples]
         try:
             worker = idle.pop()
         except IndexError:
@@ -319,17 +319,19 @@ class Program:
         start = time.perf_counter()
         if force:
             worker.run_forced(
-                arrays, part, {self._places[name][PLAIN]: self._forced(name, x, part) for name, x in force.items()}
+                arrays,
+                part,
+                {self._places[name][PLAIN]: self._forced_buffers(name, x, part) for name, x in force.items()},
             )
         else:
             worker.run(arrays, part)
-            self._pace[0] = min(self._pace[0], (time.perf_counter() - start) / samples)
+            self._seconds_per_sample[0] = min(self._seconds_per_sample[0], (time.perf_counter() - start) / samples)
         idle.append(worker)
-        if len(self._idle) > _MAX_CACHED_BLOCK_SIZES:
+        if len(self._idle_workers) > _MAX_CACHED_BLOCK_SIZES:
             with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was first
-                del self._idle[next(iter(self._idle))]
+                del self._idle_workers[next(iter(self._idle_workers))]
 
-    def _forced(self, name: str, x: Array, part: slice) -> dict[int, Array]:
+    def _forced_buffers(self, name: str, x: Array, part: slice) -> dict[int, Array]:
         """Return what the buffers of tensor `name` shall hold."""
         x = slice_samples(x, part, self._specs[name].shape[0]) if name in self._batched else x
         found = {self._places[name][PLAIN]: x}

@@ -46,43 +46,49 @@ class RepeatedRecords:
     """
 
     first: int
-    length: int
-    times: int
-    words: Sequence[tuple[int, int]]
-    places: Array
+    records_per_repeat: int
+    repeat_count: int
+    patched_words: Sequence[tuple[int, int]]
+    patch_addresses: Array
     values: Array
 
     @property
-    def all(self) -> range:
+    def all_records(self) -> range:
         """The places of the records of all turns."""
-        return range(self.first, self.first + self.length * self.times)
+        return range(self.first, self.first + self.records_per_repeat * self.repeat_count)
 
     @property
-    def later(self) -> range:
+    def redundant_records(self) -> range:
         """The places of the records that are not needed: those behind the first turn."""
-        return self.all[self.length :]
+        return self.all_records[self.records_per_repeat :]
 
     def run(self, table: int) -> int:
         """Walk through all turns, given the address of the table of records; return what `native.walk` does."""
-        return self._again(self._walk, table, *self._numbers)
+        return self._repeat_runner(self._record_runner_address, table, *self._runner_arguments)
 
     @cached_property
-    def _again(self) -> Callable[..., int]:
+    def _repeat_runner(self) -> Callable[..., int]:
         return get_repeat_runner()
 
     @cached_property
-    def _walk(self) -> int:
+    def _record_runner_address(self) -> int:
         return get_record_runner_address()
 
     @cached_property
-    def _numbers(self) -> tuple[int, ...]:
-        ends = self.first, self.first + self.length
-        return *ends, self.times, self.places.ctypes.data, self.values.ctypes.data, len(self.words)
+    def _runner_arguments(self) -> tuple[int, ...]:
+        ends = self.first, self.first + self.records_per_repeat
+        return (
+            *ends,
+            self.repeat_count,
+            self.patch_addresses.ctypes.data,
+            self.values.ctypes.data,
+            len(self.patched_words),
+        )
 
-    def place(self, record: int, word: int) -> tuple[Array, int]:
+    def locate_word(self, record: int, word: int) -> tuple[Array, int]:
         """Return where word `word` of record `record` stands now, as (flat array, index)."""
-        turn, inner = divmod(record - self.first, self.length)
-        return self.values.reshape(-1), turn * len(self.words) + self.words.index((inner, word))
+        turn, inner = divmod(record - self.first, self.records_per_repeat)
+        return self.values.reshape(-1), turn * len(self.patched_words) + self.patched_words.index((inner, word))
 
 
 def find_repeats(

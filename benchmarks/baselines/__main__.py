@@ -53,7 +53,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
         try:
             code = run_gate(
-                args.table, run, lambda case: find_subject(case.model).missing, args.only, args.write, args.complete
+                args.table,
+                run,
+                lambda case: find_subject(case.model).find_missing_file,
+                args.only,
+                args.write,
+                args.handles_all,
             )
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")

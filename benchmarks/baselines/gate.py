@@ -99,7 +99,7 @@ def _print_verdicts(verdicts: Sequence[Verdict], complete: bool) -> int:
             change = format_value(verdict.found)
             if not isinstance(verdict.found, str) and row.value is not None:
                 change = f"{format_value(row.value)} -> {change}"
-            why = f" ({row.traded})" if outcome is Outcome.TRADED else ""
+            why = f" ({row.accepted_reason})" if outcome is Outcome.TRADED else ""
             print(f"{outcome.value}: {row.case}, {row.measure}: {change}{why}")
     wrong = sum(verdict.outcome in bad for verdict in verdicts)
     print(f"{len(verdicts)} promises, {len(verdicts) - wrong} of them kept" + (", the others not" if wrong else ""))

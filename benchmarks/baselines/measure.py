@@ -45,7 +45,7 @@ class Subject:
     files: tuple[Path, ...] = field(default=())
 
     @property
-    def missing(self) -> str:
+    def find_missing_file(self) -> str:
         """Which of its files is not there; empty where all are."""
         lost = [path for path in (self.model, *self.files) if not path.is_file()]
         return f"there is no {lost[0].name}" if lost else ""
@@ -71,7 +71,12 @@ def find_subject(name: str) -> Subject:
     if name in CASES:
         case, loaders = CASES[name], SHARED / "data" / "loaders.py"
         return Subject(
-            models / case.file, case.calib(loaders), case.test(loaders), case.output, case.classes, files=(loaders,)
+            models / case.file,
+            case.get_calibration_data(loaders),
+            case.get_test_data(loaders),
+            case.output,
+            case.classes,
+            files=(loaders,),
         )
     own = ROOT / "models"
     if not (own / f"{name}.onnx").is_file():
@@ -124,7 +129,9 @@ def _check_packing(result: lo.QuantizedModel, platform: str) -> bool:
     if not result.report.packer:
         return False
     part = result.graph if result.chip is None else result.chip
-    return bool(judge(ir.to_proto(result.platform.named(part)), platform, shlex.split(result.report.packer)[1:]).right)
+    return bool(
+        judge(ir.to_proto(result.platform.with_safe_names(part)), platform, shlex.split(result.report.packer)[1:]).right
+    )
 
 
 def _measure_figures(at: Subject, result: lo.QuantizedModel, limit: int | None) -> dict[str, float]:

@@ -56,12 +56,12 @@ class Row:
     measure: str
     value: bool | float | None
     tolerance: float = 0.0
-    traded: str = ""
+    accepted_reason: str = ""
 
     @property
-    def may_fall(self) -> bool:
+    def is_regression_accepted(self) -> bool:
         """Whether the last column has a reason that is not spent yet."""
-        return bool(self.traded) and _USED_REASON.match(self.traded) is None
+        return bool(self.accepted_reason) and _USED_REASON.match(self.accepted_reason) is None
 
 
 class Outcome(enum.Enum):
@@ -142,7 +142,7 @@ def format_page(page: str, rows: Iterable[Row]) -> str:
                     row.measure,
                     format_value(row.value),
                     tolerance,
-                    row.traded,
+                    row.accepted_reason,
                 )
             )
         )
@@ -202,7 +202,7 @@ def _compare_row(row: Row, found: Mapping[Case, Mapping[str, Found] | str], abse
 
 def _compare_values(row: Row, before: float, now: float) -> Outcome:
     if now < before - row.tolerance:
-        return Outcome.TRADED if row.may_fall else Outcome.WORSE
+        return Outcome.TRADED if row.is_regression_accepted else Outcome.WORSE
     return Outcome.BETTER if now > before + row.tolerance else Outcome.KEPT
 
 
@@ -216,7 +216,9 @@ def update_rows(verdicts: Iterable[Verdict]) -> list[Row]:
         if isinstance(found, str) or outcome in (Outcome.KEPT, Outcome.WORSE):
             rows.append(row)
         elif outcome is Outcome.TRADED:
-            rows.append(replace(row, value=found, traded=f"was {format_value(row.value)}: {row.traded}"))
+            rows.append(
+                replace(row, value=found, accepted_reason=f"was {format_value(row.value)}: {row.accepted_reason}")
+            )
         else:
             rows.append(replace(row, value=found))
     return rows

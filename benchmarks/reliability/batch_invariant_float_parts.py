@@ -81,7 +81,7 @@ def main() -> None:
     for norm in _NORMS:
         for shape in _SHAPES:
             graph, x = make_net(norm, shape), samples(shape, _SAMPLES)
-            sessions = [open_session(graph, x, how) for how in (Batching.AS_THEY_COME, None, Batching.ALONE)]
+            sessions = [open_session(graph, x, how) for how in (Batching.ANY_BATCH, None, Batching.SINGLE)]
             found = np.array([[seconds(session, x) for session in sessions] for _ in range(turns)])
             low, times, high = np.percentile(found[:, 1] / found[:, 0], (25, 50, 75))
             alone = np.median(found[:, 2] / found[:, 0])

@@ -58,7 +58,7 @@ class _Net:
         self._constants: list[onnx.TensorProto] = []
         self._count = 0
 
-    def drawn(self) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    def build(self) -> tuple[onnx.ModelProto, tuple[int, ...]]:
         """Return the model, and the shape of a sample."""
         channels, height, width = (int(n) for n in self._rng.integers((1, 3, 3), (9, 12, 12)))
         x, made = "x", channels
@@ -180,7 +180,7 @@ def main() -> int:
         seed = asked.seed - 1
         while total["nets"] < asked.n and time.perf_counter() - start < asked.seconds:
             seed += 1
-            model, shape = _Net(seed).drawn()
+            model, shape = _Net(seed).build()
             rng, platform = np.random.default_rng(seed), _PLATFORMS[seed % len(_PLATFORMS)]
             data = rng.standard_normal((8, *shape)).astype(np.float32)
             try:

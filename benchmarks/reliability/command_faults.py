@@ -215,7 +215,7 @@ class ForkedCommand:
         finally:
             os._exit(70)
 
-    def ended(self) -> tuple[int, str]:
+    def wait(self) -> tuple[int, str]:
         """Return its exit code, minus the signal where one ended it, and what it told on stderr."""
         told, end = b"", time.monotonic() + LIMIT
         while time.monotonic() < end:
@@ -305,7 +305,7 @@ class FaultSandbox:
         self.states: dict[str, Path] = {}
         self.seconds = 0.0
         for version in ("old", "new"):
-            self.fresh("nothing")
+            self.reset("nothing")
             start = time.monotonic()
             code, told = self.run(version)
             self.seconds = time.monotonic() - start
@@ -329,9 +329,9 @@ class FaultSandbox:
 
     def run(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
         """Run the command; return its exit code and what it told."""
-        return self.start(version, prepare).ended()
+        return self.start(version, prepare).wait()
 
-    def fresh(self, state: str) -> None:
+    def reset(self, state: str) -> None:
         """Begin anew, with the results of `state`: old, new or nothing."""
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.copytree(self.base / "inputs", self.home)
@@ -341,7 +341,7 @@ class FaultSandbox:
         else:
             (self.home / "o").mkdir()
 
-    def judge(self, what: str, row: Row, state: str, finished: bool) -> None:
+    def check_after_fault(self, what: str, row: Row, state: str, finished: bool) -> None:
         """Add to `row` what is wrong after a fault; then, where something was left, run the command again."""
         before = {"old": 0, "nothing": None}[state]
         for unit, versions in self.wanted.items():
@@ -367,38 +367,38 @@ class FaultSandbox:
 def inject_kills(place: FaultSandbox, row: Row) -> None:
     """Kill at every change of the file system, then at random times."""
     for state in ("old", "nothing"):
-        place.fresh(state)
+        place.reset(state)
         reader, writer = os.pipe()
         running = place.start(prepare=make_kill_hook(place.home, 0, writer))
         os.close(writer)
-        running.ended()
+        running.wait()
         changes = len(os.read(reader, 65536))
         os.close(reader)
         row.tried["changes"] = max(row.tried.get("changes", 0), changes)
         for deadly in range(1, changes + 1, max(1, -(-2 * changes // max(place.kills, 1)))):
-            place.fresh(state)
+            place.reset(state)
             code, _ = place.run(prepare=make_kill_hook(place.home, deadly))
             row.count("kill")
-            place.judge(f"killed at change {deadly} ({state})", row, state, code == place.command.code)
+            place.check_after_fault(f"killed at change {deadly} ({state})", row, state, code == place.command.code)
     while row.tried["kill"] < place.kills:
-        place.fresh("old")
+        place.reset("old")
         running = place.start()
         time.sleep(place.rng.uniform(0, place.seconds))
         os.kill(running.pid, signal.SIGKILL)
-        code, _ = running.ended()
+        code, _ = running.wait()
         row.count("kill")
-        place.judge("killed at a random time", row, "old", code == place.command.code)
+        place.check_after_fault("killed at a random time", row, "old", code == place.command.code)
 
 
 def inject_full_disk(place: FaultSandbox, row: Row) -> None:
     """Let every file end after so many bytes, as on a full disk."""
     sizes = sorted(p.stat().st_size for p in place.states["new"].rglob("*") if p.is_file())
     for limit in sorted({0, 1, sizes[len(sizes) // 2], sizes[-1] // 2, sizes[-1] - 1}):
-        place.fresh("old")
+        place.reset("old")
         code, told = place.run(prepare=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)))
         row.count("full")
         check_error_line(row, f"files of {limit} bytes", code, told)
-        place.judge(f"files of {limit} bytes", row, "old", code == place.command.code)
+        place.check_after_fault(f"files of {limit} bytes", row, "old", code == place.command.code)
 
 
 def check_error_line(row: Row, what: str, code: int, told: str) -> None:
@@ -423,7 +423,7 @@ def inject_closed_streams(place: FaultSandbox, row: Row) -> None:
     settings: dict[str, tuple[str, Mapping[str, str]]] = {name: (tail, {}) for name, tail in STREAMS.items()}
     settings["ascii"] = ("", {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     for name, (tail, variables) in settings.items():
-        place.fresh("old")
+        place.reset("old")
         line = f"{sys.executable} -m lingeronnx {' '.join(place.command.args('new'))}"
         env = {**os.environ, "TMPDIR": str(place.home / "tmp"), "PYTHONPATH": os.getcwd(), **variables}
         done = subprocess.run(["bash", "-c", f"{line} {tail}"], cwd=place.home, env=env, capture_output=True)
@@ -431,7 +431,7 @@ def inject_closed_streams(place: FaultSandbox, row: Row) -> None:
         row.count("streams")
         if "Traceback" in told or "Exception ignored" in told or done.returncode not in (0, 1):
             row.wrong.append(f"{name}: exit code {done.returncode}: {told.splitlines()[-1:]}")
-        place.judge(name, row, "old", True)
+        place.check_after_fault(name, row, "old", True)
 
 
 def drop_privileges() -> None:
@@ -449,19 +449,19 @@ def drop_privileges() -> None:
 def inject_permission_errors(place: FaultSandbox, row: Row) -> None:
     """Take the rights to write, then to search, away from the folder that is written into."""
     for mode in (0o555, 0o600):
-        place.fresh("old")
+        place.reset("old")
         (place.home / "o").chmod(mode)
         code, told = place.run(prepare=drop_privileges)
         (place.home / "o").chmod(0o755)
         row.count("forbidden")
         check_error_line(row, f"a folder of mode {mode:o}", code, told)
-        place.judge(f"a folder of mode {mode:o}", row, "old", code == place.command.code)
+        place.check_after_fault(f"a folder of mode {mode:o}", row, "old", code == place.command.code)
 
 
 def inject_wrong_clock(place: FaultSandbox, row: Row) -> None:
     """Set the clock to 1970, and to a year that no archive can hold."""
     for now in (0.0, 4_354_819_200.0):
-        place.fresh("old")
+        place.reset("old")
 
         def prepare(now: float = now) -> None:
             time.time = lambda: now
@@ -469,17 +469,17 @@ def inject_wrong_clock(place: FaultSandbox, row: Row) -> None:
         code, told = place.run(prepare=prepare)
         row.count("clock")
         check_error_line(row, f"clock at {now:.0f}", code, told)
-        place.judge(f"clock at {now:.0f}", row, "old", True)
+        place.check_after_fault(f"clock at {now:.0f}", row, "old", True)
 
 
 def run_concurrently(place: FaultSandbox, row: Row) -> None:
     """Run the command twice at once."""
-    place.fresh("old")
+    place.reset("old")
     both = [place.start(), place.start()]
     row.count("twice")
     for running in both:
-        check_error_line(row, "two at once", *running.ended())
-    place.judge("two at once", row, "old", True)
+        check_error_line(row, "two at once", *running.wait())
+    place.check_after_fault("two at once", row, "old", True)
 
 
 # ---- the program -------------------------------------------------------------------------------------------------

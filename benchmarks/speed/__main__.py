@@ -150,11 +150,11 @@ def main() -> None:
     figures = Figures(
         machine, found, measure_quantize(given.quick), measure_cold_starts(given.quick), told, why_not, rows
     )
-    print("", *find_regressions(load_committed_figures(), figures.kept()), sep="\n")
+    print("", *find_regressions(load_committed_figures(), figures.to_dict()), sep="\n")
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
         (given.write / "benchmarks.md").write_text(format_page(figures))
-        (given.write / "benchmarks.json").write_text(json.dumps(figures.kept(), indent=1) + "\n")
+        (given.write / "benchmarks.json").write_text(json.dumps(figures.to_dict(), indent=1) + "\n")
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 

@@ -51,12 +51,12 @@ def _cpu() -> str:
 def measure_peak_macs(threads: int) -> float | None:
     """Return the int8 products that the dot instruction adds in a second; None for a row without one."""
     used = row()
-    if used is None or used.bytes not in used.dots:
+    if used is None or used.int8_operands not in used.dot_intrinsics:
         return None
     address = _llvm.get_function_address(_loop, (used,), "peak", used.features)
     code = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
     memory = [np.ones(256, np.uint8) for _ in range(threads)]
-    each = _SUMS * used.lanes * (2 if used.bytes == "pairs" else 4) * _CALLS
+    each = _SUMS * used.lanes * (2 if used.int8_operands == "pairs" else 4) * _CALLS
     return each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
 
 
@@ -81,8 +81,10 @@ def _seconds(run: Callable[[int], Any], threads: int, rounds: int = 7) -> float:
 def _loop(used: InstructionSet) -> str:
     """Return the LLVM module of peak(address, count): `count` rounds of dot instructions into `_SUMS` sums."""
     sums = f"<{used.lanes} x i32>"
-    pairs, dot = used.bytes == "pairs", used.dots[used.bytes]
-    operand = {"quads": sums, "signed": f"<{4 * used.lanes} x i8>", "pairs": f"<{2 * used.lanes} x i16>"}[used.bytes]
+    pairs, dot = used.int8_operands == "pairs", used.dot_intrinsics[used.int8_operands]
+    operand = {"quads": sums, "signed": f"<{4 * used.lanes} x i8>", "pairs": f"<{2 * used.lanes} x i16>"}[
+        used.int8_operands
+    ]
     phis, body = [], []
     for i in range(_SUMS):
         phis.append(f"  %s{i} = phi {sums} [zeroinitializer, %entry], [%t{i}, %loop]")

@@ -107,7 +107,7 @@ class Figures:
     why_not: Mapping[str, str] = field(default_factory=dict)
     rows: Sequence[str] = ()  # lines of the table of the other rows of dot instructions
 
-    def kept(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what is kept for the next run, of plain types."""
         ratios = {speed.key: speed.ratios["float32"] for speed in self.speed}
         return {
@@ -124,7 +124,7 @@ class Figures:
 
 
 def find_regressions(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Return in lines what of `now` takes longer than `before` by more than a tenth, both as `Figures.kept`."""
+    """Return in lines what of `now` takes longer than `before` by more than a tenth, both as `Figures.to_dict`."""
     if before is None:
         return ["nothing to compare with: the last commit has no figures"]
     for what in ("cpu", "row"):

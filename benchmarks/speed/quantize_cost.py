@@ -44,7 +44,7 @@ def write(model: str, calib: str, count: int, folder: str) -> None:
     while done < count:
         for feeds, _ in Data(calib, specs, limit=count - done).batches(_FILE):
             np.savez(Path(folder) / f"{done:06}.npz", **feeds)
-            done += max(spec.count(feeds[spec.name]) for spec in specs)
+            done += max(spec.count_samples(feeds[spec.name]) for spec in specs)
 
 
 class Reader:

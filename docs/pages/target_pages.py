@@ -56,11 +56,14 @@ def _overview(target: Target) -> list[str]:
 
 def _requirements(target: Target) -> list[str]:
     lines = ["## Requirements", ""]
-    if not target.packs:
+    if not target.has_packer:
         return [*lines, "Nothing but lingeronnx: its simulator runs the graph.", ""]
     return [
         *lines,
-        f"- The vendor's packer (`{target.vendor.packer}`) makes the package for the chip; the report prints the whole",
+        (
+            f"- The vendor's packer (`{target.vendor.packer_command}`) makes the package for the chip; the report "
+            "prints the whole"
+        ),
         "  line with the arguments that were judged. lingeronnx runs without it.",
         "- Activations, work areas and what is prefetched fit the shared memory; the rest lies in external memory."
         if target.shared_memory
@@ -72,13 +75,17 @@ def _requirements(target: Target) -> list[str]:
 
 def _quantization(target: Target) -> list[str]:
     low, high = target.exponents
-    modes = "powers of two (`--mode q-value`)" if target.power_of_two else f"`--mode {'`, `'.join(target.modes)}`"
+    modes = (
+        "powers of two (`--mode q-value`)"
+        if target.needs_power_of_two_scales
+        else f"`--mode {'`, `'.join(target.modes)}`"
+    )
     units = {"tensor": "tensor", "channel": "output channel", "group": "group of a row"}
     facts = [
         ["scales", modes],
         ["range of scales", f"2^{low} to 2^{high} counts per unit"],
         ["bits of activations", ", ".join(map(str, target.bits))],
-        ["bits of weights", ", ".join(map(str, target.weight_widths))],
+        ["bits of weights", ", ".join(map(str, target.all_weight_bits))],
         ["one scale for each", " or ".join(units[each] for each in target.weight_scales)],
         ["zero points", "yes, with `--activations asymmetric`" if target.zero_points else "always 0"],
         ["samples in a call", "one" if target.single_sample else "any number"],
@@ -91,9 +98,9 @@ def _limits(target: Target) -> dict[str, list[tuple[str, str]]]:
     """Return (rule, remedy) by operator, of those that the target has."""
     found = {}
     for op in LOWERING_RULES:
-        if target.runs(op.name) and (target.ops[op.name].limits is not None or target.packs):
+        if target.can_run(op.name) and (target.ops[op.name].limits is not None or target.has_packer):
             found[op.name] = [
-                format_limit_rule(limit, target) for limit in op.limits(target) if has_limit(limit, target)
+                format_limit_rule(limit, target) for limit in op.get_limits(target) if has_limit(limit, target)
             ]
     return found
 
@@ -102,7 +109,7 @@ def _operators(target: Target) -> list[str]:
     limits = _limits(target)
     rows = []
     for form in INTEGER_OPS:
-        if target.runs(form.name):
+        if target.can_run(form.name):
             rule = get_rule_for_integer_op(form)
             sources = ", ".join(dict.fromkeys(kind for _, kind in rule.floats)) if rule is not None else ""
             rows.append([f"`{form.name}`", sources, "; ".join(cell(text) for text, _ in limits.get(form.name, []))])

@@ -35,15 +35,17 @@ def profile_board(
     Raises ConfigError for a log that cannot be read or is not of this model, and for a platform that is no chip.
     """
     graph = ir.as_model(model)
-    target = LatencyOptions(clock=clock).target(detect_target(graph) if platform is None else get_target(platform))
+    target = LatencyOptions(clock_mhz=clock).apply_to(
+        detect_target(graph) if platform is None else get_target(platform)
+    )
     words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     text = read_user_file(log, "the log", _MAX_LOG_BYTES).decode(errors="replace")
-    if not target.packs:
+    if not target.has_packer:
         raise ConfigError(f"a board's log is of a chip; {target.name} is none")
-    parts = split_into_parts(target.named(graph), target).chip
+    parts = split_into_parts(target.with_safe_names(graph), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    profile = target.vendor.profiled([part.graph for part in parts], target, words, text, clock)
+    profile = target.vendor.analyze_board_log([part.graph for part in parts], target, words, text, clock)
     if output is not None:
-        write_text(output, profile.row.model_dump_json(indent=2) + "\n")
+        write_text(output, profile.calibration.model_dump_json(indent=2) + "\n")
     return profile

@@ -34,14 +34,14 @@ def latency(
         detect_target(model) if platform is None else platform if isinstance(platform, Target) else get_target(platform)
     )
     words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
-    if unknown := target.vendor.untimed(target):
+    if unknown := target.vendor.explain_missing_timing(target):
         raise ConfigError(unknown)
     names = target.vendor.names(model)
-    parts = split_into_parts(target.named(model, names), target).chip
+    parts = split_into_parts(target.with_safe_names(model, names), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    whole = concatenate_latencies([require_latency(part.under(words).verdict) for part in parts])
-    return whole.renamed({other: name for name, other in names.nodes.items()})
+    whole = concatenate_latencies([require_latency(part.choice_for_arguments(words).verdict) for part in parts])
+    return whole.with_node_names({other: name for name, other in names.nodes.items()})
 
 
 def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
@@ -49,7 +49,11 @@ def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str,
 
     Nothing where nobody knows the cycles, or the graph does not pack.
     """
-    if graph is None or not is_integer_graph(graph) or detect_target(graph).vendor.untimed(detect_target(graph)):
+    if (
+        graph is None
+        or not is_integer_graph(graph)
+        or detect_target(graph).vendor.explain_missing_timing(detect_target(graph))
+    ):
         return {}
     try:
         layers = latency(graph).layers
@@ -58,7 +62,7 @@ def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str,
     cycles: dict[str, float] = {}
     waiting = 0.0
     for layer in layers:
-        waiting += layer.total
+        waiting += layer.total_cycles
         if layer.node in nodes:
             cycles[layer.node] = cycles.get(layer.node, 0.0) + waiting
             waiting = 0.0

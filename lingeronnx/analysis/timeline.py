@@ -61,7 +61,7 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in the Chrome trace format."""
-        unit = (self.time.clock or 1.0) * _TIME_STEP
+        unit = (self.time.clock_mhz or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
         events: list[dict[str, Any]] = [_metadata_event("process_name", 0, {"name": process})]
         for number, lane in enumerate(LANES, 1):
@@ -78,7 +78,7 @@ class Timeline:
                 end = marked = start + _TIME_STEP
             shape = {"ph": "X", "ts": start, "dur": end - start} if end > start else {"ph": "i", "ts": start, "s": "t"}
             events.append({**event, **shape, **({"args": piece.facts} if piece.facts else {})})
-        told = {"unit": "microseconds" if self.time.clock else "cycles, each shown as a microsecond"}
+        told = {"unit": "microseconds" if self.time.clock_mhz else "cycles, each shown as a microsecond"}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**told, "time": self.time.lines()}}
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -101,12 +101,12 @@ def trace(
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)
-    wish = LatencyOptions(clock=clock, timing=timing)
-    target = wish.target(target)
-    if unknown := target.vendor.untimed(target):
+    wish = LatencyOptions(clock_mhz=clock, timing_file=timing)
+    target = wish.apply_to(target)
+    if unknown := target.vendor.explain_missing_timing(target):
         raise ConfigError(unknown)
     words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
-    parts = split_into_parts(target.named(graph), target)
+    parts = split_into_parts(target.with_safe_names(graph), target)
     if not parts.chip:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
     slices: list[Slice] = []
@@ -117,12 +117,12 @@ def trace(
             operators = [node.op_type for node in part.graph.graph]
             slices.append(_host_marker(f"{part.name}: {_format_op_types(operators)}", clock_now))
             continue
-        run = require_latency(part.under(words).verdict)
+        run = require_latency(part.choice_for_arguments(words).verdict)
         slices += _iter_part_slices(part, run, clock_now, len(parts.chip) > 1)
         runs.append(run)
     whole = concatenate_latencies(runs)
     name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
-    time = CallLatency(whole, clock=clock or target.vendor.clock, host=bool(parts.host))
+    time = CallLatency(whole, clock_mhz=clock or target.vendor.clock_mhz, has_host_parts=bool(parts.host_parts))
     slices.sort(key=lambda piece: (LANES.index(piece.lane), piece.start, -piece.length))
     return Timeline(name, time, slices)
 

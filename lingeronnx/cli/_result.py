@@ -26,11 +26,11 @@ def show_result(model: Path, written: WrittenFiles, as_json: bool, deployed: Dep
     if as_json:
         print_json(
             {
-                **REPORT_VERSION.stamp(),
+                **REPORT_VERSION.make_entry(),
                 "model": model,
                 "output": written.graph,
                 "chip_part": written.chip,
-                "chip_parts": list(written.parts),
+                "chip_parts": list(written.chip_parts),
                 "plan": written.plan,
                 "written": list(written.files),
                 **written.report.to_dict(),

@@ -86,14 +86,14 @@ def _print_report(console: Console, model: Path, written: WrittenFiles, again: s
     print_notes(console, truncate_lines(merge_similar_lines(report.warnings), most), "WARNING", "bold red")
     for step in report.next if again else ():
         print_line(console, _NEXT_LABEL, f"{again} {' '.join(step.options)}")
-        print_facts(console, [("", f"({step.gives})", "")])
+        print_facts(console, [("", f"({step.effect})", "")])
     print_facts(console, [*_figure_rows(report, most), *_float_and_rewrite_rows(report, most)])
     print_notes(console, _collect_notes(report, most))
     if report.search is not None:
         _search_table(console, report.search)
     if report.cost is not None and layers:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
-        for line in report.cost.table(layers, with_totals=False, latency=report.time.latency):
+        for line in report.cost.format_table(layers, with_totals=False, latency=report.time.latency):
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
@@ -106,7 +106,7 @@ def _print_report(console: Console, model: Path, written: WrittenFiles, again: s
     print_line(console, "written", f"{written.graph} ({size_text(written.graph)})")
     if written.chip is not None:
         print_line(console, "for the packer", f"{written.chip} ({size_text(written.chip)}), without the host part")
-    for path in written.parts:
+    for path in written.chip_parts:
         print_line(console, "for the packer", f"{path} ({size_text(path)})")
 
 
@@ -115,7 +115,7 @@ def _readiness_rows(report: Report, most: int) -> list[_Row]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs else []
+    runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs_correctly else []
     why = [("why not", line, "red") for line in truncate_lines(report.why_not, most)]
     fewer = [("fewer parts", line, "") for line in truncate_lines(list(map(str, report.merges)), most)]
     slow = [("too slow", str(finding), "red") for finding in report.time.findings]
@@ -131,10 +131,10 @@ def _figure_rows(report: Report, most: int) -> list[_Row]:
         ("integer MACs", report.macs_text, ""),
     ]
     if report.cost is not None:
-        rows.append(("on the chip", report.cost.text(), ""))
+        rows.append(("on the chip", report.cost.format_totals(), ""))
     rows += [("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())]
     if report.saved is not None:
-        rows.append(("cycles", report.saved.text, ""))
+        rows.append(("cycles", report.saved.summary, ""))
     rows += [("fidelity", text, "") for text in _format_fidelity(report, most)]
     if report.accuracy:
         rows.append(("accuracy", report.accuracy_text, "bold"))

@@ -228,16 +228,16 @@ def show_platform(console: Console, target: Target) -> None:
     low, high = target.exponents
     facts = [
         ("executor", target.executor or "-"),
-        ("chip", "yes" if target.packs else "no"),
+        ("chip", "yes" if target.has_packer else "no"),
         ("modes", ", ".join(target.modes)),
         ("bits", ", ".join(map(str, target.bits))),
         ("scales", f"activations 2^{low} to 2^{high}"),
-        *([("packer", target.vendor.packer)] if target.packs else []),
+        *([("packer", target.vendor.packer_command)] if target.has_packer else []),
     ]
     print_facts(console, [(*fact, "") for fact in facts])
     limits: dict[str, Any] = {"shared_memory": target.shared_memory, "external_memory": target.external_memory}
-    limits |= {f"conv {key}": value for key, value in (to_json_value(target.conv) or {}).items()}
-    limits |= {f"pool {key}": value for key, value in (to_json_value(target.pool) or {}).items()}
+    limits |= {f"conv {key}": value for key, value in (to_json_value(target.conv_limits) or {}).items()}
+    limits |= {f"pool {key}": value for key, value in (to_json_value(target.pool_limits) or {}).items()}
     shown = [
         (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
         for key, v in limits.items()
@@ -294,7 +294,13 @@ def show_comparison(console: Console, comparison: Comparison, folder: Path) -> N
         "layers that cost most",
         ("node", "operator", "own error, dB", "as it arrives, dB", "finding"),
         [
-            (row.called, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", comparison.why(row))
+            (
+                row.display_name,
+                row.kinds[0],
+                f"{row.effective.sqnr:.1f}",
+                f"{row.arrived.sqnr:.1f}",
+                comparison.finding_kind_of(row),
+            )
             for row in comparison.worst
         ],
     )

@@ -52,7 +52,7 @@ def check_qat_model(
         from ..torch.exporter.hooks import count_module_calls
 
         counted = [(path, kind, str(times)) for path, kind, times in count_module_calls(model, example_inputs)]
-        found = replace(found, used=[*found.used, *counted])
+        found = replace(found, use_counts=[*found.use_counts, *counted])
     for line in [*map(str, violations), *found.lines()] or ["nothing looks wrong"]:
         print(line)
     if save_results or out_dir is not None:

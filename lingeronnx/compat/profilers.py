@@ -52,13 +52,13 @@ class Dumper:
 
     def __init__(self) -> None:
         self._tables: list[OutputCollector] = []
-        self._watching = ExitStack()
+        self._watches = ExitStack()
 
     def __enter__(self) -> Dumper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watching.close()
+        self._watches.close()
 
     def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:
         """Follow a model: each call of it counts from now on. Return what is to be called.
@@ -71,7 +71,7 @@ class Dumper:
         if isinstance(model, QuantizedModel | Session):
             session = model if isinstance(model, Session) else model.runner
             table = OutputCollector(select_layers(session, match_pattern, _ROOT), session)
-            self._watching.enter_context(session.watched(table.add))
+            self._watches.enter_context(session.watched(table.add))
         elif is_module(model):
             from ..torch.exporter.hooks import watch_outputs
 
@@ -81,7 +81,7 @@ class Dumper:
                 compile_name_filter(match_pattern, _ROOT),
                 lambda name, array, held: table.add(f"{_ROOT}{name}", array, held),
             )
-            self._watching.enter_context(watch)
+            self._watches.enter_context(watch)
         else:
             raise ConfigError(f"a {type(model).__name__} cannot be followed; give a path or a QuantizedModel")
         self._tables.append(table)
@@ -123,21 +123,21 @@ class ModelProfiler:
     def __enter__(self) -> ModelProfiler:
         ensure_folder(self.out_dir)
         if isinstance(self.model, QuantizedModel | Session):
-            self._follow(self.model if isinstance(self.model, Session) else self.model.runner)
+            self._watch_session(self.model if isinstance(self.model, Session) else self.model.runner)
         elif is_module(self.model):
             from ..torch.exporter.hooks import mirror_calls
 
-            self._open.enter_context(mirror_calls(self.model, self.out_dir / EXPORTED_FILE, self._follow))
+            self._open.enter_context(mirror_calls(self.model, self.out_dir / EXPORTED_FILE, self._watch_session))
         else:
             raise ConfigError(f"a {type(self.model).__name__} cannot be followed; give a path or lo.Session(path)")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         self._open.__exit__(kind, *rest)
-        if kind is None and self._recorder is not None and self._recorder.called:
+        if kind is None and self._recorder is not None and self._recorder.has_run:
             save_profile(self._recorder.profile(), self.out_dir / PROFILE_FILE)
 
-    def _follow(self, session: Session) -> None:
+    def _watch_session(self, session: Session) -> None:
         kept = self._open.enter_context(DumpFolder(self.out_dir / TENSORS_FOLDER))
         self._recorder = Recorder(session, on_tensor=kept.add)
         self._open.enter_context(session.watched(self._recorder.add))
@@ -172,7 +172,7 @@ class InfoManager:
         types : of operators, such as "Conv"; of a torch module also its classes, such as nn.Conv2d.
         """
         found = self._recorder.profile()
-        return self._of_classes(found, types).table(
+        return self._filter_by_class(found, types).table(
             out_dir or self._out_dir, prefixes, _operator_types(types), with_stack
         )
 
@@ -191,10 +191,10 @@ class InfoManager:
                 for name, array, held in recorded.tensors(feeds):
                     again.add(name, array, held)
             found = again.profile()
-        chosen = self._of_classes(found, types)
+        chosen = self._filter_by_class(found, types)
         return chosen.tensorboard(out_dir or self._out_dir, prefixes, _operator_types(types), force_per_channel)
 
-    def _of_classes(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
+    def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
         """Return the rows of the modules whose class is among `types`, and of operators of these types; all for none.
 
         Raises ConfigError where no module is of such a class.

@@ -85,10 +85,10 @@ class QuantAnalysis:
         if (custom_metric_func is None) != (custom_metric_order_seq is None):
             raise ConfigError("custom_metric_func and custom_metric_order_seq go together: give both or none")
         if is_module(self._given) and self._bad_case is None:
-            self.set_bad_case(Data(data_generator, self._analysis().inputs).first())  # to export with
+            self.set_bad_case(Data(data_generator, self._analysis_source().inputs).first())  # to export with
         found = find_bad_case(
-            self._baseline(),
-            self._analysis(),
+            self._baseline_source(),
+            self._analysis_source(),
             data_generator,
             metric=custom_metric_func or metric,
             order=custom_metric_order_seq,
@@ -100,12 +100,12 @@ class QuantAnalysis:
 
     def set_bad_case(self, data: object) -> None:
         """Use `data`, feeds by input name, an array or a tuple of inputs, as the bad case."""
-        self._bad_case = self._feeds(data)
+        self._bad_case = self._to_feeds(data)
         self._found = None
 
     def save_bad_case(self) -> Path:
         """Write the bad case to ``{out_dir}/badcase.npz`` and return its path."""
-        write_npz(self.out_dir / BAD_CASE_FILE, self._case())
+        write_npz(self.out_dir / BAD_CASE_FILE, self._require_bad_case())
         return self.out_dir / BAD_CASE_FILE
 
     def load_bad_case(self, filename: str | os.PathLike[str] | None = None) -> None:
@@ -143,7 +143,7 @@ class QuantAnalysis:
 
     def run(self, device: object = None) -> None:
         """Run both models on the bad case and keep every tensor's measures. device : not looked at."""
-        self._found = compare(self._baseline(), self._analysis(), self._case())
+        self._found = compare(self._baseline_source(), self._analysis_source(), self._require_bad_case())
 
     def compare_per_layer(self) -> Comparison:
         """Write abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv; return what is in them.
@@ -151,7 +151,7 @@ class QuantAnalysis:
         Raises ConfigError before `run`, unless there are profiles.
         """
         if self._profiles is not None and self._found is None:
-            self._found = compare_kept(self._session(), self._integers(), self._profiles)
+            self._found = compare_kept(self._float_session(), self._integer_session(), self._profiles)
         if self._found is None:
             raise ConfigError("nothing is compared yet: call run() first, or set_model_profiler_dir()")
         write_comparison(self._found, self.out_dir)
@@ -169,10 +169,10 @@ class QuantAnalysis:
         if isinstance(self._given, QuantizedModel):
             raise ConfigError("the baseline is a plan; the sensitivity of a model is measured against its float model")
         analysed = self._analysed
-        plan = analysed.plan if isinstance(analysed, QuantizedModel) else extract_plan(self._integers().model)
+        plan = analysed.plan if isinstance(analysed, QuantizedModel) else extract_plan(self._integer_session().model)
         found = sensitivity(
-            self._session().model,
-            self._case(),
+            self._float_session().model,
+            self._require_bad_case(),
             folder=self.out_dir,
             metric=metric,
             what="all",
@@ -196,13 +196,13 @@ class QuantAnalysis:
 
     # ---- the two models ----------------------------------------------------------------------------------------------
 
-    def _case(self) -> dict[str, np.ndarray]:
+    def _require_bad_case(self) -> dict[str, np.ndarray]:
         if self._bad_case is None:
             raise ConfigError("there is no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case first")
         return self._bad_case
 
-    def _feeds(self, data: object) -> dict[str, np.ndarray]:
-        names = self._names()
+    def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
+        names = self._input_names()
         found = convert_inputs(data, names)
         if isinstance(found, np.ndarray) and len(names) == 1:
             found = {names[0]: found}
@@ -210,37 +210,39 @@ class QuantAnalysis:
             raise DataError(f"a bad case is feeds for the inputs {', '.join(names)}; got a {type(data).__name__}")
         return {str(name): np.asarray(array) for name, array in found.items()}
 
-    def _names(self) -> list[str]:
-        return [spec.name for spec in self._analysis().inputs]
+    def _input_names(self) -> list[str]:
+        return [spec.name for spec in self._analysis_source().inputs]
 
-    def _session(self) -> Session:
+    def _float_session(self) -> Session:
         """Return the float baseline; a torch module is exported with the bad case."""
         if isinstance(self._given, Session):
             return self._given
         if self._exported is None:
             given = self._given
-            self._exported = Session(given) if isinstance(given, str | os.PathLike | ir.Model) else self._export()
+            self._exported = (
+                Session(given) if isinstance(given, str | os.PathLike | ir.Model) else self._export_baseline()
+            )
         return self._exported
 
-    def _export(self) -> Session:
+    def _export_baseline(self) -> Session:
         """Return a session on the export of a torch module: its profiler's, where there is a profile, or a new one."""
         if self._profiles is not None and (written := self._profiles[0] / EXPORTED_FILE).exists():
             return Session(written)
         from ..torch.exporter.hooks import export_session_for
 
-        return export_session_for(self._given, self._case(), self.out_dir / "baseline.onnx")
+        return export_session_for(self._given, self._require_bad_case(), self.out_dir / "baseline.onnx")
 
-    def _baseline(self) -> TensorSource:
+    def _baseline_source(self) -> TensorSource:
         if isinstance(self._given, QuantizedModel):
             return PlannedSource(self._given.float_graph, self._given.plan)
-        return open_source(self._session())
+        return open_source(self._float_session())
 
-    def _analysis(self) -> TensorSource:
+    def _analysis_source(self) -> TensorSource:
         if self._type == "fake_quant" and isinstance(self._analysed, QuantizedModel):
             return PlannedSource(self._analysed.float_graph, self._analysed.plan)
-        return IntegerSource(self._integers())
+        return IntegerSource(self._integer_session())
 
-    def _integers(self) -> Session:
+    def _integer_session(self) -> Session:
         given = self._analysed
         if isinstance(given, QuantizedModel):
             return given.runner

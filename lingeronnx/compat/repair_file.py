@@ -18,9 +18,9 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
     `lo.fix_dequant` does, which writes nothing by itself. Nothing is written where anything is raised.
     """
     fixed = api.fix_dequant(path, check)
-    if fixed.checked is not None and fixed.checked.error is not None:
+    if fixed.trial_run is not None and fixed.trial_run.error is not None:
         raise RepairError(
-            f"{os.fspath(path)}: the repaired graph does not run ({fixed.checked.error}); "
+            f"{os.fspath(path)}: the repaired graph does not run ({fixed.trial_run.error}); "
             "check=False writes it all the same"
         )
     for line in fixed.report.lines():

@@ -49,33 +49,33 @@ class LayerAccumulators:
         parts = self.weight.reshape(groups, -1, self.weight.shape[1]) @ self.patches
         return parts.reshape(len(self.weight), -1) + self.bias[:, None]
 
-    def rounded(self, acc: np.ndarray) -> np.ndarray:
+    def round_half_up(self, acc: np.ndarray) -> np.ndarray:
         """Return sums shifted and rounded half up, not saturated."""
         if self.shift <= 0:
             return acc << -self.shift
         return (acc + (1 << (self.shift - 1))) >> self.shift
 
-    def finished(self, values: np.ndarray) -> np.ndarray:
+    def saturate(self, values: np.ndarray) -> np.ndarray:
         """Saturate, apply the Relu."""
         limits = np.iinfo(self.dtype)
         values = np.clip(values, limits.min, limits.max).astype(self.dtype)
         return np.maximum(values, 0) if self.relu else values
 
-    def flat(self, array: np.ndarray) -> np.ndarray:
+    def to_channel_rows(self, array: np.ndarray) -> np.ndarray:
         """Return an output array as [channel, place]."""
         return np.moveaxis(array.reshape(self.shape), self.axis, 0).reshape(len(self.weight), -1)
 
-    def arranged(self, flat: np.ndarray) -> np.ndarray:
+    def from_channel_rows(self, flat: np.ndarray) -> np.ndarray:
         """Return [channel, place] in the shape of the output."""
         rest = [size for axis, size in enumerate(self.shape) if axis != self.axis]
         return np.moveaxis(flat.reshape(len(self.weight), *rest), 0, self.axis)
 
-    def other_arithmetic(self) -> Iterator[tuple[str, str, np.ndarray]]:
+    def iterate_arithmetic_variants(self) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield (kind, text, output) of the layer rounded or saturated in other ways."""
         acc, half = self.accumulators, 1 << max(self.shift - 1, 0)
         limits = np.iinfo(self.dtype)
         if self.shift > 0:
-            up, size = self.rounded(acc), np.abs(acc).astype(np.int64)
+            up, size = self.round_half_up(acc), np.abs(acc).astype(np.int64)
             ties = (acc & ((1 << self.shift) - 1)) == half
             ways = (
                 ("cut off (floor) instead of rounded half up", acc >> self.shift),
@@ -84,19 +84,23 @@ class LayerAccumulators:
                 ("rounded half away from zero instead of half up", np.sign(acc) * ((size + half) >> self.shift)),
             )
             for text, values in ways:
-                yield "rounding", f"sums are {text}", self.arranged(self.finished(values))
-        wrapped = self.rounded(acc).astype(self.dtype)
+                yield "rounding", f"sums are {text}", self.from_channel_rows(self.saturate(values))
+        wrapped = self.round_half_up(acc).astype(self.dtype)
         wrapped = np.maximum(wrapped, 0) if self.relu else wrapped
-        yield "saturation", "values beyond the limits wrap around instead of saturating", self.arranged(wrapped)
+        yield (
+            "saturation",
+            "values beyond the limits wrap around instead of saturating",
+            self.from_channel_rows(wrapped),
+        )
         for bits in range(limits.bits - 1, limits.bits - 4, -1):
             top = 1 << (bits - 1)
-            values = self.finished(np.clip(self.rounded(acc), -top, top - 1))
-            yield "saturation", f"values saturate at {bits} bits", self.arranged(values)
+            values = self.saturate(np.clip(self.round_half_up(acc), -top, top - 1))
+            yield "saturation", f"values saturate at {bits} bits", self.from_channel_rows(values)
 
-    def corrupted(self, have: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+    def iterate_corrupted_weights(self, have: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield what the output would be with one other weight or bias, where `have` differs in one channel only."""
-        given, acc = self.flat(have), self.accumulators
-        want = self.finished(self.rounded(acc))
+        given, acc = self.to_channel_rows(have), self.accumulators
+        want = self.saturate(self.round_half_up(acc))
         channels = np.flatnonzero((given != want).any(axis=1))
         if len(channels) != 1:
             return
@@ -112,9 +116,11 @@ class LayerAccumulators:
         power = np.maximum((x * x).sum(axis=1), 1e-9)
         slopes = x @ off / power
         for term in np.argsort(-slopes * slopes * power, kind="stable")[:_MAX_TRIED_WEIGHTS].tolist():
-            yield from self._changed(channel, term, round(float(slopes[term])), acc[channel], terms[term], given)
+            yield from self._iterate_weight_changes(
+                channel, term, round(float(slopes[term])), acc[channel], terms[term], given
+            )
 
-    def _changed(
+    def _iterate_weight_changes(
         self, channel: int, term: int, guess: int, acc: np.ndarray, x: np.ndarray, given: np.ndarray
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield the output with a weight changed by about `guess`, where that is exactly what was given."""
@@ -131,15 +137,17 @@ class LayerAccumulators:
         else:
             deltas = sorted(deltas, key=lambda d: (bin((old + d) ^ old).count("1"), d))
         for delta in filter(None, deltas):
-            row = self.finished(self.rounded(acc + delta * x))
+            row = self.saturate(self.round_half_up(acc + delta * x))
             if np.array_equal(row, given[channel]):
-                whole = self.flat(self.arranged(self.finished(self.rounded(self.accumulators)))).copy()
+                whole = self.to_channel_rows(
+                    self.from_channel_rows(self.saturate(self.round_half_up(self.accumulators)))
+                ).copy()
                 whole[channel] = row
                 place = [channel] if is_bias else [channel, *map(int, np.unravel_index(term, self.weight_shape))]
                 text = f"{'bias' if is_bias else 'weight'} {place} is {old + delta} there, {old} in the graph"
                 if is_bias or x.size == 1:  # a rounding hides part of a bias; one place cannot tell weights apart
                     text = f"of output channel {channel} alone something is wrong, such as: {text}"
-                yield "weight", text, self.arranged(whole)
+                yield "weight", text, self.from_channel_rows(whole)
                 return
 
 
@@ -178,7 +186,7 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
         weight_type=weight.dtype,
         relu=relu,
     )
-    same = found.arranged(found.finished(found.rounded(found.accumulators)))
+    same = found.from_channel_rows(found.saturate(found.round_half_up(found.accumulators)))
     return found if np.array_equal(same, want) else None
 
 

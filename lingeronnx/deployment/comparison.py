@@ -140,11 +140,11 @@ def verify(
         one.tensor: widen_tolerance(graph, ours, one)
         for one in match_host_dumps(graph, ours, unknown, read_manifest_tolerances(model))
     }
-    strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
+    strange = [shown.name for shown in unknown if all(shown is not one.dump for one in hosts.values())]
     if not pairs and not hosts:
         raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")
-    wrong = [name for name, one in hosts.items() if one.off.any()]
-    wrong += [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
+    wrong = [name for name, one in hosts.items() if one.mismatches.any()]
+    wrong += [name for name, shown in pairs.items() if not shown.is_equal(ours.integers[name])]
     different, first = _sort_by_graph_order(graph, wrong), None
     if different and different[0] in hosts:
         first = _describe_host_difference(graph, hosts[different[0]])
@@ -180,19 +180,19 @@ def _match_tensors(
     for name in ours.integers:
         if name in graph.operators:
             known.setdefault(truncate_name(graph.device[name]), []).append(name)
-        if name in graph.entries:  # the graph input's own name survives its Quant
-            known.setdefault(truncate_name(graph.device[graph.entries[name]]), []).append(name)
+        if name in graph.quantized_inputs:  # the graph input's own name survives its Quant
+            known.setdefault(truncate_name(graph.device[graph.quantized_inputs[name]]), []).append(name)
     pairs: dict[str, DumpedTensor] = {}
     unknown: list[DumpedTensor] = []
     notes: list[str] = []
     for shown in dumped:
         names = known.get(truncate_name(shown.name), [])
-        fitting = [n for n in names if shown.dims is None or shown.dims == ours.integers[n].shape] or names
+        fitting = [n for n in names if shown.shape is None or shown.shape == ours.integers[n].shape] or names
         if not fitting:
             unknown.append(shown)
             continue
         if len(fitting) > 1:
-            notes.append(f"{shown.where}: {len(fitting)} tensors have that name after its cut; left out")
+            notes.append(f"{shown.source}: {len(fitting)} tensors have that name after its cut; left out")
             continue
         pairs[fitting[0]] = shown
     return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
@@ -204,7 +204,7 @@ def _get_neighboring_samples(found: Mapping[int, SampleRun], sample: int) -> dic
 
 
 def _find_missing_tensors(graph: SimulatedGraph, ours: SampleRun, pairs: Mapping[str, DumpedTensor]) -> tuple[str, ...]:
-    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
+    hidden = {**graph.quantized_inputs, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     return tuple(n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden)
 
 
@@ -218,16 +218,16 @@ def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[s
 def _describe_host_difference(graph: SimulatedGraph, one: HostDump) -> TensorDifference:
     node = next((n for n in graph.proto.graph.node if one.tensor in n.output), None)
     place: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
-    remarks = [f"the program has {len(one.shown.data or b'')} bytes, ours are {one.want.nbytes}"]
-    if one.have is not None:
-        off, remarks = one.off, []
-        at = np.unravel_index(int(np.flatnonzero(off)[0]), one.want.shape)
+    remarks = [f"the program has {len(one.dump.data or b'')} bytes, ours are {one.expected.nbytes}"]
+    if one.actual is not None:
+        off, remarks = one.mismatches, []
+        at = np.unravel_index(int(np.flatnonzero(off)[0]), one.expected.shape)
         with np.errstate(invalid="ignore"):
-            gap = np.abs(one.have[off].astype(np.float64) - one.want[off])
+            gap = np.abs(one.actual[off].astype(np.float64) - one.expected[off])
         place = {
             "index": tuple(map(int, at)),
-            "expected": one.want[at].item(),
-            "found": one.have[at].item(),
+            "expected": one.expected[at].item(),
+            "found": one.actual[at].item(),
             "differing": int(np.count_nonzero(off)),
             "largest": float(np.nan_to_num(gap).max(initial=0.0)),
         }
@@ -236,9 +236,9 @@ def _describe_host_difference(graph: SimulatedGraph, one: HostDump) -> TensorDif
         one.tensor,
         node.name if node is not None else "",
         node.op_type if node is not None else "input",
-        one.shown.where,
+        one.dump.source,
         **place,
-        size=one.want.size,
+        size=one.expected.size,
         nodes=[node.name] if node is not None else [],
         causes=[Cause("host", text, False)],
         remarks=remarks,
@@ -253,18 +253,18 @@ def _explain_difference(
     pairs: Mapping[str, DumpedTensor],
 ) -> TensorDifference:
     shown, want = pairs[tensor], ours.integers[tensor]
-    agreed = {n: ours.integers[n] for n, s in pairs.items() if s.equals(ours.integers[n])}
+    agreed = {n: ours.integers[n] for n, s in pairs.items() if s.is_equal(ours.integers[n])}
     entries = {
         n: ours.integers[n]
-        for n in (*graph.entries, *(v.name for v in graph.proto.graph.input))
+        for n in (*graph.quantized_inputs, *(v.name for v in graph.proto.graph.input))
         if n in ours.integers and n != tensor
     }
     layer = extract_layer(graph, tensor, {**entries, **agreed})
     node = next(n for n in graph.proto.graph.node if tensor in n.output)
-    values = shown.elements(want.dtype)
+    values = shown.to_elements(want.dtype)
     remarks = []
-    if shown.dims is not None and shown.dims != want.shape:
-        remarks.append(f"the device's shape is {list(shown.dims)}, ours {list(want.shape)}")
+    if shown.shape is not None and shown.shape != want.shape:
+        remarks.append(f"the device's shape is {list(shown.shape)}, ours {list(want.shape)}")
     have = values.reshape(want.shape) if values is not None and values.size == want.size else None
     if values is not None and have is None:
         remarks.append(f"the device has {values.size} elements, ours {want.size}")
@@ -275,7 +275,7 @@ def _explain_difference(
         tensor,
         node.name,
         node.op_type,
-        shown.where,
+        shown.source,
         **place,
         size=want.size,
         nodes=nodes,
@@ -297,7 +297,7 @@ def _find_causes(
     tried = iterate_hypotheses(graph, layer, tensor, ours, others, have)
     want = ours.integers[tensor]
     for suspect in islice(tried, _MAX_SUSPECTS):
-        if shown.equals(suspect.array.astype(want.dtype)) and suspect.kind not in {s.kind for s in found}:
+        if shown.is_equal(suspect.array.astype(want.dtype)) and suspect.kind not in {s.kind for s in found}:
             found.append(suspect)
             if len(found) == _MAX_CAUSES:
                 break
@@ -310,11 +310,11 @@ def _find_causes(
 
 def _find_packer_causes(graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
-    if not graph.target.packs:
+    if not graph.target.has_packer:
         return []
     words = None if packer_args is None else split_words(packer_args)
     parts = split_into_parts(graph.session.model, graph.target).chip
-    found = [f for part in parts for f in part.under(words).verdict.findings]
+    found = [f for part in parts for f in part.choice_for_arguments(words).verdict.findings]
     return [Cause("packer", str(f), False) for f in found if f.node in nodes or f.level == "plan"]
 
 

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
 from ..files import DEPLOYMENT_VERSION, replace_folder
 from ..flow import generate_synthetic_inputs
@@ -86,6 +87,7 @@ _RESERVED_STEMS = frozenset(
 _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 
 
+@keep_old_members("0.3", board="contents")
 @dataclass(frozen=True)
 class Deployment:
     """What `deploy` wrote.
@@ -101,7 +103,7 @@ class Deployment:
     command: str
     ports: Ports
     notes: tuple[str, ...]
-    board: DeploymentContents
+    contents: DeploymentContents
     proof: Proof | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -156,18 +158,20 @@ def deploy(
         data = generate_synthetic_inputs(
             [s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0
         )
-    found = {number: run.named(graph.device) for number, run in run_samples(graph, data, 0, samples, state).items()}
+    found = {
+        number: run.with_names(graph.device) for number, run in run_samples(graph, data, 0, samples, state).items()
+    }
     if not found:
         raise DataError("the input data hold no sample; golden vectors need one at least")
     pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
-    board = DeploymentContents.of(graph, cut, name, found, pairs, packages == "many")
+    board = DeploymentContents.build(graph, cut, name, found, pairs, packages == "many")
     notes += board.notes()
     if attempt and board.program is None:
-        raise ConfigError(f"--try runs the C program: {board.without}")
+        raise ConfigError(f"--try runs the C program: {board.missing_program_reason}")
     try:
         with replace_folder(target) as made:
             commands = board.write_files(made)
-            proof = board.proved(made, data, state) if attempt else None
+            proof = board.prove(made, data, state) if attempt else None
             board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _write_manifest)
             files = _collect_file_sizes(made)
     except OSError as error:
@@ -180,14 +184,19 @@ def deploy(
         command="; ".join(commands),
         ports=board.ports,
         notes=tuple(notes),
-        board=board,
+        contents=board,
         proof=proof,
     )
 
 
 def _write_manifest(made: Path, body: Mapping[str, object]) -> None:
     """Write the manifest, which lists every other file."""
-    whole = {**DEPLOYMENT_VERSION.stamp(), **body, "versions": _collect_versions(), "files": _collect_file_hashes(made)}
+    whole = {
+        **DEPLOYMENT_VERSION.make_entry(),
+        **body,
+        "versions": _collect_versions(),
+        "files": _collect_file_hashes(made),
+    }
     _write(made / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -58,14 +58,14 @@ class DumpedTensor:
     """
 
     name: str
-    where: str
-    dims: tuple[int, ...] | None = None
+    source: str
+    shape: tuple[int, ...] | None = None
     values: np.ndarray | None = None
     data: bytes | None = None
     crc: int | None = None
     words: tuple[int, int, int] | None = None
 
-    def elements(self, dtype: np.dtype) -> np.ndarray | None:
+    def to_elements(self, dtype: np.dtype) -> np.ndarray | None:
         """Return all elements, flat and int64, reading raw bytes as `dtype`; None where only a checksum is known.
 
         Raises DataError for bytes that are no whole number of elements.
@@ -74,11 +74,11 @@ class DumpedTensor:
             return self.values
         if len(self.data) % dtype.itemsize:
             raise DataError(
-                f"{self.where}: {len(self.data)} bytes are no whole number of {dtype} elements; is the file whole?"
+                f"{self.source}: {len(self.data)} bytes are no whole number of {dtype} elements; is the file whole?"
             )
         return np.frombuffer(self.data, dtype.newbyteorder("<")).astype(np.int64)
 
-    def equals(self, array: np.ndarray) -> bool:
+    def is_equal(self, array: np.ndarray) -> bool:
         """Whether the device's tensor holds the integers `array`, in its order, whatever the shape."""
         if self.crc is not None:
             return zlib.crc32(to_raw_bytes(array)) == self.crc

@@ -52,15 +52,17 @@ def iterate_hypotheses(
     want = ours.integers[tensor]
     if layer is not None:
         yield from _iterate_relu_faults(layer, want)
-        yield from _compute_changes(_iterate_state_faults(graph, layer, ours, others, graph.entries), want)
+        yield from _compute_changes(_iterate_state_faults(graph, layer, ours, others, graph.quantized_inputs), want)
     yield from _iterate_rearrangements(want)
     yield from _iterate_stale_values(graph, tensor, ours, others)
     if layer is None:
         return
     if have is not None and (sums := extract_accumulators(layer)) is not None:
-        for kind, text, array in itertools.chain(sums.other_arithmetic(), sums.corrupted(have)):
+        for kind, text, array in itertools.chain(
+            sums.iterate_arithmetic_variants(), sums.iterate_corrupted_weights(have)
+        ):
             yield FaultHypothesis(kind, text, array)
-    inner = [name for name in layer.inputs if name not in graph.entries]
+    inner = [name for name in layer.inputs if name not in graph.quantized_inputs]
     changes = (
         _iterate_shift_faults(layer),
         _iterate_input_faults(graph, layer, ours),
@@ -178,10 +180,10 @@ def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_input_faults(graph: SimulatedGraph, layer: LayerSubgraph, ours: SampleRun) -> Iterator[LayerChange]:
     """Yield wrong ways to feed a graph input."""
     for name, integers in layer.inputs.items():
-        entry = graph.entries.get(name)
+        entry = graph.quantized_inputs.get(name)
         if entry is None:
             continue
-        who, scale = f"input '{graph.fed_by(name, ours)}'", ours.scales.get(name)
+        who, scale = f"input '{graph.find_source_input(name, ours)}'", ours.scales.get(name)
         limits = np.iinfo(integers.dtype)
         if scale is not None and entry in ours.floats:
             x = ours.floats[entry].astype(np.float64)
@@ -223,7 +225,7 @@ def _iterate_state_faults(
     for name, array in layer.inputs.items():
         if name not in names:
             continue
-        who = f"input '{graph.fed_by(name, ours)}'" if name in graph.entries else f"'{name}'"
+        who = f"input '{graph.find_source_input(name, ours)}'" if name in graph.quantized_inputs else f"'{name}'"
         for label, run in others.items():
             if name in run.integers and run.integers[name].shape == array.shape:
                 text = f"{layer.nodes[-1].name} read {who} as it was for the {label}: a stale state or buffer"
@@ -262,7 +264,7 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 
 def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
     for index, node in enumerate(layer.nodes):
-        moving = list(layer.activations(index))
+        moving = list(layer.iterate_activations(index))
         for one, two in itertools.combinations(dict.fromkeys(moving), 2):
             swapped = {one: two, two: one}
             names = [swapped.get(name, name) for name in node.input]
@@ -309,9 +311,9 @@ def _iterate_window_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 
 def _iterate_wrong_chips(graph: SimulatedGraph, layer: LayerSubgraph) -> Iterator[LayerChange]:
     for target in PLATFORMS:
-        if target.packs and target != graph.target:
+        if target.has_packer and target != graph.target:
             yield (
                 "chip",
                 f"this is what {target.name} computes: packed or built for another chip",
-                layer.on(target.name),
+                layer.for_platform(target.name),
             )

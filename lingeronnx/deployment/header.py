@@ -75,7 +75,7 @@ def _iterate_state_lines(upper: str, ports: Ports) -> Iterator[str]:
         yield f"#define {upper}_STATE{number}_OUTPUT {state.output}"
         yield f"#define {upper}_STATE{number}_INPUT {state.input}"
         yield f"#define {upper}_STATE{number}_SHIFT ({state.shift})"
-    for output, target in ports.on_host.items():
+    for output, target in ports.host_states.items():
         yield f"/* The state {_escape_comment(output)} -> {_escape_comment(target)} passes through the host's part. */"
     yield ""
 

@@ -45,23 +45,23 @@ def make_host_port_prefix(part: str, end: str, index: int) -> str:
 class HostDump:
     """A tensor that a host part read or wrote.
 
-    have : as the program had it, None where the sizes differ. want : ours. within : how far off a float may be.
+    actual : as the program had it, None where the sizes differ. want : ours. within : how far off a float may be.
     """
 
     tensor: str
-    shown: DumpedTensor
-    have: np.ndarray | None
-    want: np.ndarray
-    within: float
+    dump: DumpedTensor
+    actual: np.ndarray | None
+    expected: np.ndarray
+    tolerance: float
 
     @property
-    def off(self) -> np.ndarray:
+    def mismatches(self) -> np.ndarray:
         """Which elements are farther off than they may be; all of them where the sizes differ."""
-        if self.have is None:
-            return np.ones(self.want.shape, bool)
-        if self.want.dtype.kind != "f":
-            return np.asarray(self.have != self.want)
-        return np.asarray(absolute_difference(self.have, self.want) > self.within)
+        if self.actual is None:
+            return np.ones(self.expected.shape, bool)
+        if self.expected.dtype.kind != "f":
+            return np.asarray(self.actual != self.expected)
+        return np.asarray(absolute_difference(self.actual, self.expected) > self.tolerance)
 
 
 def read_manifest_tolerances(model: object) -> dict[str, float]:
@@ -92,7 +92,9 @@ def match_host_dumps(
     this sample.
     """
     ports = [(shown, match) for shown in dumped if (match := _PORT.match(shown.name)) and shown.data is not None]
-    parts = {part.name: part for part in split_into_parts(graph.session.model, graph.target).host} if ports else {}
+    parts = (
+        {part.name: part for part in split_into_parts(graph.session.model, graph.target).host_parts} if ports else {}
+    )
     known = {**ours.feeds, **ours.floats, **ours.integers}
     found: dict[str, HostDump] = {}
     for shown, match in ports:
@@ -109,12 +111,12 @@ def match_host_dumps(
 
 def widen_tolerance(graph: SimulatedGraph, ours: SampleRun, one: HostDump) -> HostDump:
     """Return a dump that is off with the limit that `rounding` finds for its tensor."""
-    if one.have is None or not one.off.any():
+    if one.actual is None or not one.mismatches.any():
         return one
     known = {**ours.feeds, **ours.floats, **ours.integers}
-    for part in split_into_parts(graph.session.model, graph.target).host:
+    for part in split_into_parts(graph.session.model, graph.target).host_parts:
         if one.tensor in part.outputs and all(name in known for name in (*part.inputs, *part.outputs)):
             read, made = ({name: np.asarray(known[name]) for name in side} for side in (part.inputs, part.outputs))
             limit = compute_host_tolerances(part, [PartRun(part, read, made, ())]).get(one.tensor, HOST_TOLERANCE)
-            return replace(one, within=max(one.within, limit * max_magnitude([one.want])))
+            return replace(one, tolerance=max(one.tolerance, limit * max_magnitude([one.expected])))
     return one

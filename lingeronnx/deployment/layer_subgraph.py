@@ -33,7 +33,7 @@ class LayerSubgraph:
     inputs: Mapping[str, np.ndarray]
     constants: Mapping[str, np.ndarray]
     output: str
-    like: onnx.ModelProto
+    source_model: onnx.ModelProto
     platform: str
     _runners: dict[object, IntegerRunner] = field(default_factory=dict, repr=False, compare=False)  # by kinds of inputs
 
@@ -56,8 +56,8 @@ class LayerSubgraph:
         for name, array in self.constants.items():
             graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
         graph.output.append(onnx.ValueInfoProto(name=self.output))
-        model = onnx.ModelProto(ir_version=max(self.like.ir_version, 8), graph=graph)
-        model.opset_import.extend(self.like.opset_import)
+        model = onnx.ModelProto(ir_version=max(self.source_model.ir_version, 8), graph=graph)
+        model.opset_import.extend(self.source_model.opset_import)
         model.metadata_props.add(key="lingeronnx.platform", value=self.platform)
         return model
 
@@ -108,7 +108,7 @@ class LayerSubgraph:
         output = gone.input[0] if self.output == gone.output[0] else self.output
         return replace(found, nodes=tuple(nodes), operators=tuple(kinds), output=output, _runners={})
 
-    def on(self, platform: str) -> LayerSubgraph:
+    def for_platform(self, platform: str) -> LayerSubgraph:
         """Return the layer as another chip computes it."""
         found = replace(self, platform=platform, _runners={})
         for index in range(len(self.nodes)):
@@ -116,7 +116,7 @@ class LayerSubgraph:
                 found = found.with_attribute(index, "platform", platform)
         return found
 
-    def activations(self, index: int) -> Iterator[str]:
+    def iterate_activations(self, index: int) -> Iterator[str]:
         """Yield the inputs of node `index` that are no constants."""
         yield from (name for name in self.nodes[index].input if name and name not in self.constants)
 
@@ -146,7 +146,7 @@ def extract_layer(
                 used[read] = constants[read]
             elif read in known_tensors:
                 inputs[read] = known_tensors[read]
-            elif read in makers and read not in graph.entries:
+            elif read in makers and read not in graph.quantized_inputs:
                 wanted.append(read)
             elif read:
                 return None

@@ -61,7 +61,7 @@ class Ports:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     states: tuple[StateFeedback, ...]
-    on_host: Mapping[str, str]
+    host_states: Mapping[str, str]
 
 
 def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]) -> Ports:

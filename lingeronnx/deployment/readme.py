@@ -80,7 +80,7 @@ def _iterate_io_sections(
 ) -> Iterator[str]:
     """Yield what the chip reads and writes, of each package where there are several."""
     if program is not None and len(program.chip) > 1:
-        for part in program.packages:
+        for part in program.unique_chip_parts:
             yield from (f"## Inputs and outputs of {part.name}", "", *_table(part), "")
         return
     chip = "the chip" if len(costs) == 1 else next(iter(costs))
@@ -107,9 +107,9 @@ def _states(ports: Ports) -> Iterator[str]:
             f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
             f"2^{state.shift}; zeros at first."
         )
-    for source, target in ports.on_host.items():
+    for source, target in ports.host_states.items():
         yield f"State: {escape_markdown(source)} -> {escape_markdown(target)}, through the host's part; zeros at first."
-    if ports.states or ports.on_host:
+    if ports.states or ports.host_states:
         yield ""
 
 
@@ -120,9 +120,9 @@ def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
     if time.latency is None:
         return
     yield from ("| layer | operator | cycles | at most | waits for constants |", "|---|---|---:|---:|---:|")
-    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total)[:_MAX_LISTED_LAYERS]
+    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_LISTED_LAYERS]
     for layer in heaviest:
-        cells = f"{layer.total:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
+        cells = f"{layer.total_cycles:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
         yield f"| {escape_markdown(layer.node or layer.name)} | {layer.operator} | {cells} |"
     left = len(time.latency.layers) - len(heaviest)
     yield from (["", f"{left} lighter layers are left out."] if left else [])
@@ -135,4 +135,4 @@ _MAX_LISTED_LAYERS = 12  # that the README lists
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
     for name, cost in costs.items():
         if cost is not None:
-            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.text()}."
+            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.format_totals()}."

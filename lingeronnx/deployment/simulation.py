@@ -40,15 +40,15 @@ class SimulatedGraph:
     session: Session
     target: Target
     device: Mapping[str, str]
-    entries: Mapping[str, str]
+    quantized_inputs: Mapping[str, str]
     proto: onnx.ModelProto
     operators: Mapping[str, str]
     outputs: tuple[str, ...]
 
-    def fed_by(self, name: str, run: SampleRun) -> str:
+    def find_source_input(self, name: str, run: SampleRun) -> str:
         """Return the graph input that the Quant's output `name` holds, as far as the host only moves its values."""
         values = {str(v.name): v for v in ir.iter_values(self.session.model)}
-        return str(trace_moved_value(values[self.entries[name]], run.shapes).name)
+        return str(trace_moved_value(values[self.quantized_inputs[name]], run.shapes).name)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SampleRun:
         """The shape of every tensor."""
         return {name: array.shape for part in (self.integers, self.floats) for name, array in part.items()}
 
-    def named(self, names: Mapping[str, str]) -> SampleRun:
+    def with_names(self, names: Mapping[str, str]) -> SampleRun:
         """Return the run with other names of its tensors."""
 
         def of(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
     session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
     graph, row = session.model, detect_target(session.model)
-    packed = file if isinstance(model, str | os.PathLike) else row.named(file)
+    packed = file if isinstance(model, str | os.PathLike) else row.with_safe_names(file)
     both = zip(ir.iter_values(graph), ir.iter_values(packed), strict=True)
     device = {str(ours.name): str(theirs.name) for ours, theirs in both}
     entries, outputs, operators = {}, [], {}
@@ -122,7 +122,7 @@ def run_samples(
     for number, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
         if number >= stop:
             break
-        feeds = {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in specs}
+        feeds = {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in specs}
         if number < start and stream is None:
             continue
         held = {} if stream is None else stream.state
@@ -143,7 +143,11 @@ def _to_real_feeds(
     graph: SimulatedGraph, feeds: Mapping[str, np.ndarray], taps: list[tuple[str, np.ndarray, Affine | None]]
 ) -> dict[str, np.ndarray]:
     """Return feeds with real values for those that were quantized already."""
-    scales = {graph.entries[name]: held.scale for name, _, held in taps if name in graph.entries and held is not None}
+    scales = {
+        graph.quantized_inputs[name]: held.scale
+        for name, _, held in taps
+        if name in graph.quantized_inputs and held is not None
+    }
     return {
         name: (np.asarray(a) / scales[name]).astype(np.float32) if name in scales and a.dtype.kind == "i" else a
         for name, a in feeds.items()

@@ -48,7 +48,7 @@ class FactorSets(DisjointSets):
         self.find(name)
         self.pinned.add(name)
 
-    def free(self, tensors: list[str]) -> bool:
+    def is_free(self, tensors: list[str]) -> bool:
         """Whether no tensor of a group is pinned."""
         return not any(name in self.pinned for name in tensors)
 
@@ -73,11 +73,14 @@ def pin_boundary_tensors(groups: FactorSets, partition: Partition) -> None:
 
 @dataclass
 class FactorGroup:
-    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
+    """Tensors that share a factor.
+
+    `required_factor` is the factor when it is not free, `pinned` whether it must be 1.
+    """
 
     tensors: list[str]
     pinned: bool
-    fixed: float | None
+    required_factor: float | None
 
 
 def group_tensors_by_factor(partition: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
@@ -85,31 +88,31 @@ def group_tensors_by_factor(partition: Partition, target: Target, bits: int) -> 
     sets = FactorSets()
     pin_boundary_tensors(sets, partition)
     needs: dict[str, tuple[float, str]] = {}
-    for node, op in partition.nodes:
+    for node, op in partition.integer_nodes:
         tensors = [ir.input_name(node, i) for i in op.data(node)]
-        tensors += [str(node.outputs[i].name) for i in op.results(node)]
+        tensors += [str(node.outputs[i].name) for i in op.quantized_outputs(node)]
         for name in tensors:
             sets.find(name)
-            if op.scaling.factor == "passes":
-                sets.join(name, tensors[0])
-            elif op.scaling.factor == "fixed":
+            if op.scale_constraints.factor_behavior == "passes":
+                sets.union(name, tensors[0])
+            elif op.scale_constraints.factor_behavior == "fixed":
                 sets.pin(name)
-        if op.format is CLIP and not target.runs(CLIP.name):
+        if op.integer_op is CLIP and not target.can_run(CLIP.name):
             limits = get_clip_bounds(node)
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
             needs[tensors[-1]] = (ratio / floor_power_of_two(ratio), str(node.name))
     groups = {
-        key: FactorGroup(tensors, not (free := sets.free(tensors)), None if free else 1.0)
-        for key, tensors in sets.members().items()
+        key: FactorGroup(tensors, not (free := sets.is_free(tensors)), None if free else 1.0)
+        for key, tensors in sets.groups().items()
     }
     unmet = []
     for name, (factor, node_name) in needs.items():
         group = groups[sets.find(name)]
-        if group.fixed is not None and not math.isclose(group.fixed, factor):
+        if group.required_factor is not None and not math.isclose(group.required_factor, factor):
             unmet.append(node_name)
         else:
-            group.fixed = factor
+            group.required_factor = factor
     return list(groups.values()), unmet
 
 
@@ -134,26 +137,32 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
     if not unmet:
         return {}
     able = (
-        {str(node.name) for node, _ in partition.nodes if can_compose_clip(node, target)} if bits <= 8 else set[str]()
+        {str(node.name) for node, _ in partition.integer_nodes if can_compose_clip(node, target)}
+        if bits <= 8
+        else set[str]()
     )
     return dict.fromkeys((name for name in unmet if name not in able & _between_layers(partition)), reason)
 
 
 def find_saturating_clips(partition: Partition, target: Target, bits: int) -> set[str]:
     """Return the Clip nodes that a scale stands in for, if `target` has no Clip."""
-    clips = {str(node.name) for node, op in partition.nodes if op.format is CLIP and not target.runs(CLIP.name)}
+    clips = {
+        str(node.name)
+        for node, op in partition.integer_nodes
+        if op.integer_op is CLIP and not target.can_run(CLIP.name)
+    }
     return clips - set(group_tensors_by_factor(partition, target, bits)[1])
 
 
 def _between_layers(partition: Partition) -> set[str]:
     """Return the integer nodes that a layer stands before, and one behind, with integers all the way."""
     fed, leads = set[int](), set[int]()
-    for node, _ in partition.nodes:
+    for node, _ in partition.integer_nodes:
         if count_macs(node) or any(
             id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None
         ):
             fed.add(id(node))
-    for node, _ in reversed(partition.nodes):
+    for node, _ in reversed(partition.integer_nodes):
         if count_macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
             leads.add(id(node))
-    return {str(node.name) for node, _ in partition.nodes if id(node) in fed & leads}
+    return {str(node.name) for node, _ in partition.integer_nodes if id(node) in fed & leads}

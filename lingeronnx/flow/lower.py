@@ -37,7 +37,7 @@ def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
     shifted = {name: q for name, q in plan.tensors.items() if q.shifted}
     if not shifted:
         return
-    symmetric, activations = partition.symmetric(target), set(partition.activations)
+    symmetric, activations = partition.symmetric_tensors(target), set(partition.activations)
     for name, q in shifted.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:
@@ -61,7 +61,7 @@ def extract_plan(graph: ir.Model) -> Plan:
         attrs = read_attributes(form, node)
         source = node.inputs[0]
         before = known.get(str(source.name)) if source is not None else None
-        written = form.out_scale(attrs, [before])
+        written = form.output_qparams(attrs, [before])
         if written is not None:
             name = ir.output_name(node)
             q = known[name] = written.changed(bits=form.bits(attrs) or (8 if before is None else before.bits))
@@ -69,7 +69,7 @@ def extract_plan(graph: ir.Model) -> Plan:
                 tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
-                tensors[ir.input_name(node, index)] = form.held_weight(attrs, node, key)
+                tensors[ir.input_name(node, index)] = form.weight_qparams(attrs, node, key)
         operand = ir.const_value(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
         if operand is not None:
             tensors[ir.input_name(node, 1)] = Affine(get_number(attrs, "scale_y"), 8 * operand.dtype.itemsize)

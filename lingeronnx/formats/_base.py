@@ -60,7 +60,7 @@ class Attr:
     unit: str = ""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Whether a graph without it is wrong."""
         return self.default is _REQUIRED
 
@@ -99,7 +99,7 @@ def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
     stated = {ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes}
     for spec in form.attributes:
         if spec.name not in stated:
-            if spec.required:
+            if spec.is_required:
                 raise ModelError(f"{node.op_type} {node.name}: attribute {spec.name} is missing")
             stated[spec.name] = spec.default
         value = stated[spec.name]
@@ -129,17 +129,18 @@ class Format:
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
-    weight_axes : how many axes its weight has, one of these; empty: any number but 0.
-    grouped : whether its weight, a matrix [O, I], may have a scale for each group of a row.
-    zero_points : whether the integers that it reads and writes may have another zero point than 0.
+    weight_ranks : how many axes its weight has, one of these; empty: any number but 0.
+    supports_group_scales : whether its weight, a matrix [O, I], may have a scale for each group of a row.
+    supports_zero_points : whether the integers that it reads and writes may have another zero point than 0.
     width : the attribute with the number of bits of what it writes.
-    leaves : whether what it writes is real where a node has no scale_o.
+    allows_float_output : whether what it writes is real where a node has no scale_o.
     signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
-    further : attributes that some dialect writes and that mean nothing for the numbers.
-    exempt : how graphs use ONNX's own operator beyond the standard. exempt_by : where they do so, with this attribute.
-    unsaid : attributes that dialect v1 leaves out where they say 8.
-    v3_attributes : attributes that have another name in dialect v3.
-    between : whether real numbers between its input and output give other integers than it by more than rounding.
+    extra_attributes : attributes that some dialect writes and that mean nothing for the numbers.
+    nonstandard_usage : how graphs use ONNX's own operator beyond the standard. nonstandard_attribute : where they do
+    so, with this attribute. v1_implicit_attributes : attributes that dialect v1 leaves out where they say 8.
+    v3_attribute_names : attributes that have another name in dialect v3.
+    has_inexact_float_model : whether real numbers between its input and output give other integers than it by more than
+    rounding.
     """
 
     name: str
@@ -150,18 +151,18 @@ class Format:
     attributes: tuple[Attr, ...] = ()
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
-    weight_axes: tuple[int, ...] = ()
-    grouped = False
-    zero_points = False
+    weight_ranks: tuple[int, ...] = ()
+    supports_group_scales = False
+    supports_zero_points = False
     width = "o_bits"
-    leaves = False
+    allows_float_output = False
     signature: Signature | None = None
-    further: tuple[Attr, ...] = ()
-    exempt = ""
-    exempt_by = ""
-    unsaid: tuple[str, ...] = ()
-    v3_attributes: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
-    between = False
+    extra_attributes: tuple[Attr, ...] = ()
+    nonstandard_usage = ""
+    nonstandard_attribute = ""
+    v1_implicit_attributes: tuple[str, ...] = ()
+    v3_attribute_names: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
+    has_inexact_float_model = False
 
     def __repr__(self) -> str:
         return self.name
@@ -172,11 +173,11 @@ class Format:
         return (self.name, *(() if self.v3_name is None else (self.v3_name,)), *self.aliases)
 
     @cached_property
-    def known(self) -> frozenset[str]:
+    def allowed_attributes(self) -> frozenset[str]:
         """The names of all attributes that a node may have, but for those that its platform wants on it."""
-        return frozenset(spec.name for spec in (*self.attributes, *self.further))
+        return frozenset(spec.name for spec in (*self.attributes, *self.extra_attributes))
 
-    def whole(self, node: ir.Node) -> bool:
+    def can_check_limits(self, node: ir.Node) -> bool:
         """Whether limits can be judged: all inputs that a node needs have known sizes, and lists are lists."""
         told = ["x:any"] if self.signature is None else self.signature.inputs.split()
         count = max(sum(not text.endswith(("?", "*")) for text in told), 1)
@@ -184,18 +185,18 @@ class Format:
         lists = (ir.get_attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
         return sized and all(value is None or isinstance(value, Sequence) for value in lists)
 
-    def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
+    def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
         """Return {input index: (kind as in `Signature`, numbers of axes, empty for any)} of weights and biases."""
         told = [] if self.signature is None else [text.split(":")[1] for text in self.signature.inputs.split()]
         kinds = {index: kind.rstrip("?*") for index, kind in enumerate(told[: len(node.inputs)])}
-        axes = {"weight": self.weight_axes, "bias": ()}
+        axes = {"weight": self.weight_ranks, "bias": ()}
         return {index: (kind, axes[kind]) for index, kind in kinds.items() if kind in axes}
 
-    def operands(self, node: ir.Node) -> list[int]:
+    def kernel_inputs(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that the simulator's kernel reads."""
         return [0]
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the simulator kernel that computes a node; ModelError for a node that cannot be computed."""
         raise NotImplementedError(self.name)
 
@@ -203,25 +204,25 @@ class Format:
         """Return the width of what is written, None where it is that of input 0."""
         return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
         return (
             qparams_from_attributes(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
         )
 
-    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """Return the scale of every output, the same for all by default."""
-        return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
+        return [self.output_qparams(bound.attributes, scales)] * len(bound.node.outputs)
 
-    def reals(self, bound: KernelInfo) -> list[int]:
+    def float_outputs(self, bound: KernelInfo) -> list[int]:
         """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
         return []
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
         return {} if attrs.get("scale_x") is None else {0: qparams_from_attributes(attrs, "x")}
 
-    def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
+    def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
         scale = get_scales(attrs, key)
         if isinstance(scale, list) and len(scale) == 1:  # of the one channel, or damage that binding the node names
@@ -231,16 +232,16 @@ class Format:
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real values of a node's outputs, in nodes of standard operators that `builder` makes.
 
         An operator that moves integers means itself. Raises ModelError where standard operators have no such thing.
         """
         if self.domain:
-            raise ModelError(f"{builder.bound.where}: standard operators have no counterpart")
-        read = set(self.operands(builder.node))
-        return builder.same(
-            *(builder.input(i) if i in read else builder.given(i) for i in range(len(builder.node.inputs)))
+            raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
+        read = set(self.kernel_inputs(builder.node))
+        return builder.add_same_op(
+            *(builder.float_input(i) if i in read else builder.raw_input(i) for i in range(len(builder.node.inputs)))
         )
 
     # ---- the other dialect --------------------------------------------------------------------------------------
@@ -250,20 +251,20 @@ class Format:
         """The operator that it is in dialect v1."""
         return self
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes of dialect v3, under today's names, of a node of dialect v1 with so many inputs."""
         scaled = attrs.get("scale_o") is not None
         widths = {"data_bits": 8, "o_bits": 8 if scaled else None}
         return {**widths, **attrs}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
+    def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of dialect v1 of a `node` of dialect v3, both under today's names."""
         kept = dict(attrs)
         kept.pop("zero_point", None)
-        plain = {key for key in kept if key in self.unsaid or key[:2] == "x_"}
+        plain = {key for key in kept if key in self.v1_implicit_attributes or key[:2] == "x_"}
         return {k: v for k, v in kept.items() if k not in plain or not isinstance(v, int | float) or v != 8}
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why dialect v1 has no such node as this `node` of dialect v3, or None."""
         return None
 

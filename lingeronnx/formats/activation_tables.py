@@ -49,33 +49,35 @@ class Glu(Format):
 
     name = "GluInt"
     signature = Signature("x:integer", "integer", rules.infer_glu)
-    unsaid = ("data_bits", "o_bits")
+    v1_implicit_attributes = ("data_bits", "o_bits")
     kind = GluArithmetic
     v3_name = "QGLU"
-    between = True
+    has_inexact_float_model = True
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why it gates another axis than the last, or None."""
         last = len(ir.get_shape(node.inputs[0]) or ()) - 1
         return None if get_int(attrs, "dim", -1) in (-1, last) else "it does not gate the last axis"
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel, the sigmoid of every integer worked out."""
         from simulator.kernels import Glu as Kernel
 
-        how, axis = info.how(GluArithmetic), get_int(info.attrs, "dim") % len(info.source_shapes[0])
-        if not how.any_axis and axis != len(info.source_shapes[0]) - 1:
-            raise ModelError(f"{info.where}: dim = {info.attrs['dim']}; only the last axis is gated")
-        scale = get_number(info.attrs, "scale_x")
-        gate = Kernel.gates(info.exponent("scale_x", scale), how.table.value)
-        return Kernel(gate, info.rescale(info.ratio(scale, 2.0**15)), axis)
+        how, axis = info.expect_arithmetic(GluArithmetic), get_int(info.attributes, "dim") % len(info.input_shapes[0])
+        if not how.any_axis and axis != len(info.input_shapes[0]) - 1:
+            raise ModelError(f"{info.label}: dim = {info.attributes['dim']}; only the last axis is gated")
+        scale = get_number(info.attributes, "scale_x")
+        gate = Kernel.gates(info.require_exponent("scale_x", scale), how.table.value)
+        return Kernel(gate, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """One half times the sigmoid of the other."""
-        shape, axis = builder.bound.source_shapes[0], get_int(builder.attrs, "dim")
+        shape, axis = builder.info.input_shapes[0], get_int(builder.attrs, "dim")
         half = shape[axis % len(shape)] // 2
-        value, gate = builder.several("Split", builder.input(), outputs=2, axis=axis, split=[half, half])
+        value, gate = builder.add_multi_output_node(
+            "Split", builder.float_input(), outputs=2, axis=axis, split=[half, half]
+        )
         return [builder("Mul", value, builder("Sigmoid", gate))]
 
 
@@ -93,65 +95,69 @@ class Sigmoid(Format):
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
     kind = LutArithmetic
     v3_name = "QSigmoid"
-    between = True
-    standard = "Sigmoid"
-    unsaid = ("data_bits", "o_bits")
+    has_inexact_float_model = True
+    standard_op = "Sigmoid"
+    v1_implicit_attributes = ("data_bits", "o_bits")
     function = "sigmoid"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The width of the output is always told."""
-        return super().to_v3({"o_bits": 8, **attrs}, inputs)
+        return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why the output has another scale than 2^7, or None."""
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the table of the node's function."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
-        how = info.how(LutArithmetic)
-        curve, bits, fraction = load_piecewise(self.function, how.table.value), info.width(), how.table.fraction
-        x, q = all_integers(bits), info.exponent("scale_x", get_number(info.attrs, "scale_x"))
+        how = info.expect_arithmetic(LutArithmetic)
+        curve, bits, fraction = (
+            load_piecewise(self.function, how.table.value),
+            info.width(),
+            how.table.input_fraction_bits,
+        )
+        x, q = all_integers(bits), info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
         if how.as_told:
-            return Table(self._trained(info, curve, round_shift_right(x, q - fraction)))
+            return Table(self._compute_training_table(info, curve, round_shift_right(x, q - fraction)))
         if how.reading is TableInputRule.NOTHING:
             x = x * 0
         elif how.reading is TableInputRule.RIGHT_ONLY:
             x = round_shift_right(x << (16 - bits), max(q + 16 - bits - fraction, 0))
         else:
             x = saturate_array(round_shift_right(x, q - fraction), 32)
-        return Table(curve.rounded(x, 8).astype(np.int8))
+        return Table(curve.evaluate_rounded(x, 8).astype(np.int8))
 
-    def _trained(self, bound: KernelInfo, curve: Piecewise, x: np.ndarray) -> np.ndarray:
+    def _compute_training_table(self, bound: KernelInfo, curve: Piecewise, x: np.ndarray) -> np.ndarray:
         """Return what the training side computes for x in the format of its table."""
         from simulator.fixed_point import integer_dtype, saturate_array
 
-        bits, scale = get_int(bound.attrs, "o_bits"), get_number(bound.attrs, "scale_o")
-        if bound.how(LutArithmetic).reading is TableInputRule.WRAPPED:
-            return requantize_table(bound, curve.unsaturated(x), 2.0**15)
+        bits, scale = get_int(bound.attributes, "o_bits"), get_number(bound.attributes, "scale_o")
+        if bound.expect_arithmetic(LutArithmetic).reading is TableInputRule.WRAPPED:
+            return requantize_table(bound, curve.evaluate_unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
-            raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
-        return curve.rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
+            raise ModelError(f"{bound.label}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
+        return curve.evaluate_rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the curve itself."""
-        return [builder(self.standard, builder.input())]
+        return [builder(self.standard_op, builder.float_input())]
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """2^7, whatever the node says, to the executor."""
         return Q7
 
-    def out_scales(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """What the node says to the training side."""
         return (
-            [qparams_from_attributes(bound.attrs, "o")]
-            if bound.how(LutArithmetic).as_told
-            else super().out_scales(bound, scales)
+            [qparams_from_attributes(bound.attributes, "o")]
+            if bound.expect_arithmetic(LutArithmetic).as_told
+            else super().all_output_qparams(bound, scales)
         )
 
 
@@ -162,7 +168,10 @@ def requantize_table(bound: KernelInfo, values: np.ndarray, scale: float) -> np.
     """Return integers at `scale` in the node's output format, rounded as it says."""
     from simulator.fixed_point import divide_rounded, integer_dtype, saturate_array
 
-    bits, shift = get_int(bound.attrs, "o_bits"), bound.exponent("scale_o", bound.ratio(scale))
+    bits, shift = (
+        get_int(bound.attributes, "o_bits"),
+        bound.require_exponent("scale_o", bound.output_scale_ratio(scale)),
+    )
     rounding = int(bound.rounding)
     moved = [divide_rounded(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
     return saturate_array(np.array(moved, object), bits).astype(integer_dtype(bits))
@@ -173,7 +182,7 @@ class Tanh(Sigmoid):
 
     name = "iqTanh"
     v3_name = "QTanh"
-    standard = "Tanh"
+    standard_op = "Tanh"
     function = "tanh"
 
 
@@ -188,27 +197,27 @@ class Gelu(Format):
     kind = LutArithmetic
     domain = "linger"
     function = "gelu"
-    between = True
-    curve = "Gelu"
+    has_inexact_float_model = True
+    function_name = "Gelu"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the table of the node's function."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
-        table = info.how(LutArithmetic).table
-        chip, fraction = table.value, table.fraction
-        q = info.exponent("scale_x", get_number(info.attrs, "scale_x"))
-        y = load_piecewise(self.function, chip).to(
+        table = info.expect_arithmetic(LutArithmetic).table
+        chip, fraction = table.value, table.input_fraction_bits
+        q = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
+        y = load_piecewise(self.function, chip).evaluate_to_fraction(
             saturate_array(round_shift_right(all_integers(info.width()), q - fraction), 32), fraction, 32
         )
         return Table(requantize_table(info, y, 2.0**fraction))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the curve itself."""
-        return [build_function_nodes(self.curve, builder)]
+        return [build_function_nodes(self.function_name, builder)]
 
 
 GELU = Gelu()
@@ -219,7 +228,7 @@ class Swish(Gelu):
 
     name = "QSwish"
     function = "swish"
-    curve = "Silu"
+    function_name = "Silu"
 
 
 SWISH = Swish()
@@ -229,7 +238,7 @@ class Table(UnaryIntegerOp):
     """Any function of one number; its entries know both zero points."""
 
     name = "iqTable"
-    zero_points = True
+    supports_zero_points = True
     signature = Signature("x:integer table:weight", "integer", rules.keep_input_shape(rules.type_of_bits))
     attributes: tuple[Attr, ...] = (
         Attr("function", "s", ""),
@@ -241,27 +250,27 @@ class Table(UnaryIntegerOp):
         make_zero_point_spec("o"),
     )
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the table that the node holds."""
         from simulator.kernels import Table as Kernel
 
-        return Kernel(info.constant(1, "int8 int16", "table"))
+        return Kernel(info.require_constant(1, "int8 int16", "table"))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
         table, x, o = (
-            builder.bound.consts[1],
+            builder.info.constants[1],
             qparams_from_attributes(builder.attrs, "x"),
             qparams_from_attributes(builder.attrs, "o"),
         )
         name = identify_table_function(table, x, o, str(builder.attrs["function"]))
         if name is not None:
             return [build_function_nodes(name, builder)]
-        first = builder.constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
-        counts = builder("Mul", builder.input(), builder.constant(np.float32(x.scale), "counts"))
+        first = builder.add_constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
+        counts = builder("Mul", builder.float_input(), builder.add_constant(np.float32(x.scale), "counts"))
         place = builder("Cast", builder("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
         entries = o.real(table.reshape(-1)).astype(np.float32)
-        return [builder("Gather", builder.constant(entries, "entries"), place, axis=0)]
+        return [builder("Gather", builder.add_constant(entries, "entries"), place, axis=0)]
 
 
 TABLE = Table()

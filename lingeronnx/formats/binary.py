@@ -48,11 +48,11 @@ class BinaryIntegerOp(Format):
 
     attributes: tuple[Attr, ...] = _BINARY_ATTRIBUTES
     #: The operator of two real tensors.
-    standard: str
-    zero_points = True
+    standard_op: str
+    supports_zero_points = True
     signature = Signature("x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.type_of_bits))
 
-    def operands(self, node: ir.Node) -> list[int]:
+    def kernel_inputs(self, node: ir.Node) -> list[int]:
         """Return both operands."""
         return [0, 1]
 
@@ -62,52 +62,57 @@ class BinaryIntegerOp(Format):
         attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
         return {**attrs, **make_zero_point_attributes(x=x, y=y, o=o)}
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The second operand has a width, too."""
-        return {"y_bits": 8, **super().to_v3(attrs, inputs)}
+        return {"y_bits": 8, **super().to_v3_attributes(attrs, inputs)}
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the operator itself."""
-        return [builder(self.standard, builder.input(0), builder.input(1))]
+        return [builder(self.standard_op, builder.float_input(0), builder.float_input(1))]
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of both operands."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "y")}
 
-    def centered(self, bound: KernelInfo, kernel: Kernel) -> Kernel:
+    def subtract_zero_points(self, bound: KernelInfo, kernel: Kernel) -> Kernel:
         """Return the kernel, on operands less their zero points."""
         from simulator.kernels import subtract_zero_points
 
-        return subtract_zero_points(kernel, bound.zero("x"), bound.zero("y"))
+        return subtract_zero_points(kernel, bound.zero_point("x"), bound.zero_point("y"))
 
 
 class Add(BinaryIntegerOp):
     """Sum of two integer tensors, each with a scale of its own."""
 
     name = "iqAdd"
-    standard = "Add"
+    standard_op = "Add"
     kind = AddArithmetic
     v3_name: str | None = "QAdd"
-    unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
+    v1_implicit_attributes: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
     sign = 1
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the adder of the platform."""
         from simulator.kernels import AddScaled, AddShift
 
-        rx, ry = info.ratio(get_number(info.attrs, "scale_x")), info.ratio(get_number(info.attrs, "scale_y"))
-        bits = get_int(info.attrs, "o_bits")
-        operands = info.how(AddArithmetic).operands
+        rx, ry = (
+            info.output_scale_ratio(get_number(info.attributes, "scale_x")),
+            info.output_scale_ratio(get_number(info.attributes, "scale_y")),
+        )
+        bits = get_int(info.attributes, "o_bits")
+        operands = info.expect_arithmetic(AddArithmetic).operands
         if operands is AddOperandPrecision.FINE:
-            return self.centered(info, AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero("o"), info.rounding))
+            return self.subtract_zero_points(
+                info, AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero_point("o"), info.rounding)
+            )
         if operands is AddOperandPrecision.WIDE:
             from simulator.fixed_point import Rescale
 
             wide_x, wide_y = (info.rescale(r, _WIDE_BITS, 0) for r in (rx, ry))
-            whole = Rescale.from_shift(0, bits, info.zero("o"))
-            return self.centered(info, AddScaled(wide_x, wide_y, whole, self.sign))
-        if any(map(info.zero, "xyo")):
-            raise ModelError(f"{info.where}: it has a zero point; this platform adds without")
+            whole = Rescale.from_shift(0, bits, info.zero_point("o"))
+            return self.subtract_zero_points(info, AddScaled(wide_x, wide_y, whole, self.sign))
+        if any(map(info.zero_point, "xyo")):
+            raise ModelError(f"{info.label}: it has a zero point; this platform adds without")
         shift_x, shift_y = (info.rescale(r).pow2_shift for r in (rx, ry))
         return AddShift(shift_x, shift_y, sign=self.sign)
 
@@ -123,7 +128,7 @@ class Sub(Add):
     """
 
     name = "iqSub"
-    standard = "Sub"
+    standard_op = "Sub"
     v3_name = None
 
     sign = -1
@@ -136,18 +141,24 @@ class Mul(BinaryIntegerOp):
     """Product of two integer tensors."""
 
     name = "iqMul"
-    standard = "Mul"
+    standard_op = "Mul"
     kind = MulArithmetic
     v3_name = "QMul"
-    unsaid = ("data_bits", "y_bits", "o_bits")
+    v1_implicit_attributes = ("data_bits", "y_bits", "o_bits")
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel that multiplies."""
         from simulator.kernels import Mul as Kernel
 
-        return self.centered(
+        return self.subtract_zero_points(
             info,
-            Kernel(info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_y")))),
+            Kernel(
+                info.rescale(
+                    info.output_scale_ratio(
+                        get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_y")
+                    )
+                )
+            ),
         )
 
 
@@ -158,25 +169,27 @@ class Div(BinaryIntegerOp):
     """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
 
     name = "iqDiv"
-    standard = "Div"
-    between = True
+    standard_op = "Div"
+    has_inexact_float_model = True
     signature = Signature("x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.int32_type))
     kind = DivArithmetic
     aliases = ("QDiv",)
-    zero_points = False
+    supports_zero_points = False
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel that divides as the platform does."""
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
-        quotient = info.how(DivArithmetic).quotient
+        quotient = info.expect_arithmetic(DivArithmetic).quotient
         if quotient is DivisionMethod.SINGLE:
-            x, y, o = (get_number(info.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
-            return DivSingle(x, y, o, get_int(info.attrs, "o_bits"), info.rounding)
+            x, y, o = (get_number(info.attributes, key) for key in ("scale_x", "scale_y", "scale_o"))
+            return DivSingle(x, y, o, get_int(info.attributes, "o_bits"), info.rounding)
         if quotient is DivisionMethod.UNSCALED:
-            return Kernel(0, by_sign=True)
-        x, y, o = (info.exponent(key, get_number(info.attrs, key)) for key in ("scale_x", "scale_y", "scale_o"))
+            return Kernel(0, zero_division_by_sign=True)
+        x, y, o = (
+            info.require_exponent(key, get_number(info.attributes, key)) for key in ("scale_x", "scale_y", "scale_o")
+        )
         return Kernel(o + y - x)
 
 
@@ -187,12 +200,12 @@ class Bmm(BinaryIntegerOp):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
-    standard = "MatMul"
-    leaves = True
+    standard_op = "MatMul"
+    allows_float_output = True
     signature = Signature("x:integer y:integer", "result", rules.infer_like_standard("MatMul", rules.layer_output_type))
     kind = LayerArithmetic
     v3_name = "QBmm"
-    unsaid = ("y_bits",)
+    v1_implicit_attributes = ("y_bits",)
     aliases = ("QMatmul",)
     attributes = (
         Attr("scale_x", "f"),
@@ -207,18 +220,24 @@ class Bmm(BinaryIntegerOp):
         """Return the scales of both factors and the output, and the widths."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its factors have other axes than dialect v1 takes, or None."""
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
         return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
         from simulator.kernels import MatMul
 
-        return self.centered(
+        return self.subtract_zero_points(
             info,
-            MatMul(info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_y")))),
+            MatMul(
+                info.rescale(
+                    info.output_scale_ratio(
+                        get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_y")
+                    )
+                )
+            ),
         )
 
 

@@ -20,10 +20,10 @@ class Relu(Format):
     """Negative integers become 0: ``max(0, x)``."""
 
     name = "Relu"
-    exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
+    nonstandard_usage = "on int8, which the standard allows from opset 14 on; the format is opset 12"
     domain = ""
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel, which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
@@ -38,27 +38,29 @@ class Clip(Format):
 
     name = "Clip"
     domain = ""
-    zero_points = True
+    supports_zero_points = True
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel; absent bounds are the type's."""
         from simulator.kernels import Clip as Kernel
 
-        low, high = (info.consts.get(i) for i in (1, 2))
+        low, high = (info.constants.get(i) for i in (1, 2))
         return Kernel(
             -(1 << 31) if low is None else int(low.reshape(())),
             (1 << 31) - 1 if high is None else int(high.reshape(())),
         )
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """The bounds in real numbers."""
         bounds = [
-            builder.constant(np.float32(builder.number(int(builder.bound.consts[index].reshape(())))), what)
-            if index in builder.bound.consts
+            builder.add_constant(
+                np.float32(builder.dequantize_scalar(int(builder.info.constants[index].reshape(())))), what
+            )
+            if index in builder.info.constants
             else None
             for index, what in ((1, "low"), (2, "high"))
         ]
-        return [builder("Clip", builder.input(), *bounds)]
+        return [builder("Clip", builder.float_input(), *bounds)]
 
 
 CLIP = Clip()

@@ -60,8 +60,8 @@ class WeightedIntegerOp(Format):
 
     kind: type[Arithmetic] = LayerArithmetic
     channel_axis: int | None = 0
-    leaves = True
-    zero_points = True
+    allows_float_output = True
+    supports_zero_points = True
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
@@ -74,20 +74,20 @@ class WeightedIntegerOp(Format):
         attrs |= make_zero_point_attributes(x=x, o=o)
         return attrs if o is None else {**attrs, "o_bits": o.bits, "scale_o": o.scale}
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and weight."""
         scales = {0: qparams_from_attributes(attrs, "x")}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: qparams_from_attributes(attrs, "w")}
 
-    def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
+    def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
-        return self._held_in_groups(attrs, node) or super().held_weight(attrs, node, key)
+        return self._grouped_weight_qparams(attrs, node) or super().weight_qparams(attrs, node, key)
 
-    def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
+    def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
         """Return how a weight is held that has a scale for each group; None for all others."""
         return None
 
-    def weights(self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False) -> list[ir.Value]:
+    def dequantize_inputs(self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
 
         groups : how often the channels' scales stand one after another. turned : whether the two axes of the weight
@@ -96,20 +96,22 @@ class WeightedIntegerOp(Format):
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if transposed else self.channel_axis
         bits, view = get_int(a, "parameter_bits", 8), np.transpose if transposed else None
-        blocks = self._held_in_groups(a, real.node)
+        blocks = self._grouped_weight_qparams(a, real.node)
         if blocks is not None:
-            weight = real.held_in_groups(1, blocks, transposed)
+            weight = real.dequantize_grouped_constant(1, blocks, transposed)
         else:
             weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
-        values = [real.input(), weight]
-        return [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else values
+        values = [real.float_input(), weight]
+        return (
+            [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)] if 2 in real.info.constants else values
+        )
 
 
 class Conv2d(WeightedIntegerOp):
     """Two-dimensional convolution, grouped and depthwise included."""
 
     name = "Conv2dInt"
-    weight_axes = (4,)
+    weight_ranks = (4,)
     signature = Signature(
         "x:integer w:weight b:bias?", "result", rules.infer_like_standard("Conv", rules.layer_output_type)
     )
@@ -124,32 +126,32 @@ class Conv2d(WeightedIntegerOp):
         *WEIGHT_ATTRIBUTES,
     )
 
-    def whole(self, node: ir.Node) -> bool:
+    def can_check_limits(self, node: ir.Node) -> bool:
         """The weight has the axes of a kernel, too."""
-        return super().whole(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
+        return super().can_check_limits(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the convolution kernel."""
         from simulator.kernels import Conv
 
-        weight = info.constant(1, "int8 int16", "weight")
-        rank, a = weight.ndim - 2, info.attrs
+        weight = info.require_constant(1, "int8 int16", "weight")
+        rank, a = weight.ndim - 2, info.attributes
         return Conv(
             weight,
             info.bias(2, len(weight)),
-            info.weighted_rescale(len(weight)),
+            info.make_weight_rescale(len(weight)),
             strides=tuple(get_ints(a, "strides", [1] * rank)),
             pads=tuple(get_ints(a, "pads", [0] * 2 * rank)),
             dilations=tuple(get_ints(a, "dilations", [1] * rank)),
             group=get_int(a, "group"),
-            zero=info.zero("x"),
+            zero=info.zero_point("x"),
         )
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the convolution."""
-        return [builder("Conv", *self.weights(builder), **self.window(builder))]
+        return [builder("Conv", *self.dequantize_inputs(builder), **self.get_window_attributes(builder))]
 
-    def window(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
+    def get_window_attributes(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
         """Return what a convolution is besides its weights."""
         return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
 
@@ -161,7 +163,7 @@ class Conv1d(Conv2d):
     """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
     name = "Conv1dInt"
-    weight_axes = (3,)
+    weight_ranks = (3,)
     v3_name = "QConv1d"
     aliases = ("QConvBN1d",)
 
@@ -173,7 +175,7 @@ class ConvTranspose2d(WeightedIntegerOp):
     """Transposed convolution in two dimensions."""
 
     name = "ConvTranspose2dInt"
-    weight_axes = (3, 4)
+    weight_ranks = (3, 4)
     signature = Signature(
         "x:integer w:weight b:bias?", "result", rules.infer_like_standard("ConvTranspose", rules.layer_output_type)
     )
@@ -182,32 +184,32 @@ class ConvTranspose2d(WeightedIntegerOp):
     channel_axis = 1  # channels at the same place of different groups share one
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why it is one of lines, which dialect v1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel of the transposed convolution."""
         from simulator.kernels import ConvTranspose
 
-        weight, a = info.constant(1, "int8 int16", "weight"), info.attrs
+        weight, a = info.require_constant(1, "int8 int16", "weight"), info.attributes
         channels, group = weight.shape[1], get_int(a, "group")
         return ConvTranspose(
             weight,
             info.bias(2, channels * group),
-            info.weighted_rescale(channels, group),
+            info.make_weight_rescale(channels, group),
             strides=get_ints(a, "strides", []) or None,
             pads=get_ints(a, "pads", []) or None,
             dilations=get_ints(a, "dilations", []) or None,
             output_padding=get_ints(a, "output_padding", []) or None,
             group=group,
-            zero=info.zero("x"),
+            zero=info.zero_point("x"),
         )
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the transposed convolution."""
         kept = {spec.name: builder.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
-        return [builder("ConvTranspose", *self.weights(builder, get_int(builder.attrs, "group")), **kept)]
+        return [builder("ConvTranspose", *self.dequantize_inputs(builder, get_int(builder.attrs, "group")), **kept)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -228,7 +230,7 @@ class FloatLinear(NumpyKernel):
     factors: np.ndarray | None = None
 
     @property
-    def products(self) -> np.ndarray:
+    def scaled_weight(self) -> np.ndarray:
         """What each weight counts for, [O, I]."""
         from simulator.kernels import apply_weight_factors
 
@@ -245,7 +247,7 @@ class FloatLinear(NumpyKernel):
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
-        total = (arrays[0].astype(np.int64) - self.zero) @ self.products.T.astype(np.int64)
+        total = (arrays[0].astype(np.int64) - self.zero) @ self.scaled_weight.T.astype(np.int64)
         return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
 
 
@@ -253,32 +255,32 @@ class Linear(WeightedIntegerOp):
     """Linear layer with constant weight."""
 
     name = "LinearInt"
-    weight_axes = (2,)
+    weight_ranks = (2,)
     signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.infer_linear)
     v3_name = "QLinear"
     attributes = (*WEIGHT_ATTRIBUTES, Attr("group_size", "i", None))
-    grouped = True
+    supports_group_scales = True
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
         from simulator.kernels import Linear as Kernel
 
-        weight = info.constant(1, "int8 int16", "weight")
-        bias, zero, factors = info.bias(2, len(weight)), info.zero("x"), self._factors(info, weight)
-        if info.attrs["scale_o"] is None:
-            scale = accumulator_scale(info.attrs)
+        weight = info.require_constant(1, "int8 int16", "weight")
+        bias, zero, factors = info.bias(2, len(weight)), info.zero_point("x"), self._factors(info, weight)
+        if info.attributes["scale_o"] is None:
+            scale = accumulator_scale(info.attributes)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
             return FloatLinear(weight, bias, weight_scale, zero, factors)
-        return Kernel(weight, bias, info.weighted_rescale(len(weight)), zero, factors=factors)
+        return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
     def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
         """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
-        factors = bound.constant(3, "uint8", "factors") if 3 in bound.consts else None
-        size = _read_group_size(bound.where, bound.attrs, weight, factors)
+        factors = bound.require_constant(3, "uint8", "factors") if 3 in bound.constants else None
+        size = _read_group_size(bound.label, bound.attributes, weight, factors)
         if size is None or factors is None:
             return None
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
@@ -288,7 +290,7 @@ class Linear(WeightedIntegerOp):
         size = w.granularity.size if isinstance(w.granularity, PerGroup) else None
         return {**super().scales(x, w, o), **({} if size is None else {"group_size": size})}
 
-    def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
+    def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
         weight, factors = (
             ir.const_value(node.inputs[1]),
             ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None,
@@ -298,10 +300,10 @@ class Linear(WeightedIntegerOp):
             return None
         return make_grouped_qparams(get_scales(attrs, "scale_w"), factors, size, get_int(attrs, "parameter_bits", 8))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
-        flat = len(builder.bound.source_shapes[0]) == 2
-        x, weight, *bias = self.weights(builder, transposed=not flat)
+        flat = len(builder.info.input_shapes[0]) == 2
+        x, weight, *bias = self.dequantize_inputs(builder, transposed=not flat)
         if flat:
             return [builder("Gemm", x, weight, *bias, transB=1)]
         product = builder("MatMul", x, weight)
@@ -351,34 +353,38 @@ class BatchNorm2d(WeightedIntegerOp):
         "x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.keep_input_shape(rules.type_of_bits)
     )
     channel_axis = None  # its weight has one number for a channel
-    leaves = False
+    allows_float_output = False
     v3_name = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
     attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT_ATTRIBUTES)
 
-    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
+    def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its input is not an image, or None."""
         lines = node.op_type == "QBatchNorm1d" and len(ir.get_shape(node.inputs[0]) or ()) != 4
         return "its input does not have four axes" if lines else None
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
         from simulator.kernels import ChannelAffine
 
-        weight = info.constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = info.rescale(info.ratio(get_number(info.attrs, "scale_x"), get_number(info.attrs, "scale_w")))
+        weight = info.require_constant(1, "int8 int16", "weight").reshape(-1)
+        rescale = info.rescale(
+            info.output_scale_ratio(get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_w"))
+        )
         bias = info.bias(2, len(weight))
-        return ChannelAffine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, info.zero("x"))
+        return ChannelAffine(
+            weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, info.zero_point("x")
+        )
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
         weight = builder.held(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
-        size = builder.bound.consts[1].size
+        size = builder.info.constants[1].size
         zero, one = (
-            builder.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var"))
+            builder.add_constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var"))
         )
-        bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel) if 2 in builder.bound.consts else zero
-        return [builder("BatchNormalization", builder.input(), weight, bias, zero, one, epsilon=0.0)]
+        bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel) if 2 in builder.info.constants else zero
+        return [builder("BatchNormalization", builder.float_input(), weight, bias, zero, one, epsilon=0.0)]
 
 
 BATCH_NORM2D = BatchNorm2d()

@@ -31,7 +31,7 @@ def check_nodes(graph: ir.Model) -> None:
         if form is not None and is_quantized_domain(node):
             _check_arity(form, node)
             _check_parameters(form, node)
-        elif not node.domain and (form is None or not form.exempt):
+        elif not node.domain and (form is None or not form.nonstandard_usage):
             _check_standard_node(node, ir.get_opset(graph))
         elif form is not None and (not node.inputs or node.inputs[0] is None):
             raise ModelError(f"{node.op_type} {node.name}: it has no input")
@@ -47,7 +47,7 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
 
 def find_invalid_attributes(form: Format, stated: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
     """Yield (name, what it is, what it must be) of attributes that are none of their operator's kinds."""
-    known = {spec.name: spec for spec in (*form.further, *form.attributes)}
+    known = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
     for name, value in stated.items():
         spec = known.get(ATTRIBUTE_RENAMES.get(name, name))
         if spec is not None and value is not None and not _matches_type(spec, value, form):
@@ -112,7 +112,7 @@ _ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
     """Constant weights and biases have a type and a number of axes of their operator's, and at least one value."""
-    for index, (kind, axes) in form.parameters(node).items():
+    for index, (kind, axes) in form.constant_parameters(node).items():
         array = ir.const_value(node.inputs[index])
         if array is None:
             continue

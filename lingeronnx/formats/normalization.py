@@ -46,10 +46,10 @@ class LayerNorm(Format):
 
     name = "LayerNormInt"
     signature = Signature("x:integer w:weight b:bias?", "integer", rules.keep_input_shape(rules.type_of_bits))
-    further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
+    extra_attributes = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = LayerNormArithmetic
     v3_name = "QLayerNorm"
-    between = True
+    has_inexact_float_model = True
     aliases = ("QLayerNorm2d",)
     attributes = (
         Attr("data_bits", "i", 8),
@@ -62,13 +62,13 @@ class LayerNorm(Format):
         Attr("scale_o", "f"),
     )
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """A normalised number has 15 fractional bits."""
-        return {**super().to_v3(attrs, inputs), "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS}
+        return {**super().to_v3_attributes(attrs, inputs), "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
+    def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """A normalised number has 10."""
-        renamed = super().to_v1(attrs, node)
+        renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("scale_y_normal", None)
         return renamed
 
@@ -83,36 +83,36 @@ class LayerNorm(Format):
             "scale_o": o.scale,
         }
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the row kernel; a row is as many elements as there are factors.
 
         Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number has.
         """
         from simulator.kernels import LayerNorm as Kernel
 
-        a = info.attrs
-        gamma = info.constant(1, "int8 int16", "factor")
+        a = info.attributes
+        gamma = info.require_constant(1, "int8 int16", "factor")
         beta = info.bias(2, gamma.size)
         axes = _count_row_axes(info, gamma.size)
         fraction = (
             NORMALIZED_FRACTION_BITS
             if a["scale_y_normal"] is None
-            else info.exponent("scale_y_normal", get_number(a, "scale_y_normal"))
+            else info.require_exponent("scale_y_normal", get_number(a, "scale_y_normal"))
         )
         return Kernel(
             gamma.astype(np.int64).reshape(-1),
             np.zeros(gamma.size, np.int64) if beta is None else beta,
-            Kernel.epsilon_of(get_number(a, "epsilon"), get_number(a, "scale_x"), gamma.size),
-            info.rescale(info.ratio(2.0**fraction, get_number(a, "scale_w"))),
-            axes=axes,
-            fraction=fraction,
+            Kernel.scale_epsilon(get_number(a, "epsilon"), get_number(a, "scale_x"), gamma.size),
+            info.rescale(info.output_scale_ratio(2.0**fraction, get_number(a, "scale_w"))),
+            row_axes=axes,
+            fraction_bits=fraction,
         )
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the layer normalisation over as many axes as the factor has elements."""
-        builder.needs(17)
-        shape = builder.bound.source_shapes[0]
-        axes = _count_row_axes(builder.bound, builder.bound.constant(1, "int8 int16", "factor").size)
+        builder.require_opset(17)
+        shape = builder.info.input_shapes[0]
+        axes = _count_row_axes(builder.info, builder.info.require_constant(1, "int8 int16", "factor").size)
 
         def rows(array: np.ndarray) -> np.ndarray:
             return array.reshape(shape[len(shape) - axes :])
@@ -122,13 +122,15 @@ class LayerNorm(Format):
         parameters = [
             builder.held(1, get_number(a, "scale_w"), view=rows, bits=32)
         ]  # of 16 bits they would take opset 21
-        if 2 in builder.bound.consts:
+        if 2 in builder.info.constants:
             parameters.append(builder.held(2, fraction * get_number(a, "scale_w"), view=rows))
         return [
-            builder("LayerNormalization", builder.input(), *parameters, axis=-axes, epsilon=get_number(a, "epsilon"))
+            builder(
+                "LayerNormalization", builder.float_input(), *parameters, axis=-axes, epsilon=get_number(a, "epsilon")
+            )
         ]
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and factor."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "w")}
 
@@ -138,11 +140,11 @@ LAYER_NORM = LayerNorm()
 
 def _count_row_axes(bound: KernelInfo, factors: int) -> int:
     """Return how many of the last axes of the input make a row, which has an element for each factor."""
-    shape, axes = bound.source_shapes[0], 1
+    shape, axes = bound.input_shapes[0], 1
     while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < factors:
         axes += 1
     if math.prod(shape[len(shape) - axes :]) != factors:
-        raise ModelError(f"{bound.where}: {factors} factors fit no last axes of its input, {list(shape)}")
+        raise ModelError(f"{bound.label}: {factors} factors fit no last axes of its input, {list(shape)}")
     return axes
 
 
@@ -150,12 +152,12 @@ class Softmax(UnaryIntegerOp):
     """Exponentials over their sum, row by row."""
 
     name = "SoftmaxInt"
-    leaves = True
+    allows_float_output = True
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
     kind = SoftmaxArithmetic
     v3_name: str | None = "QSoftmax"
-    between = True
-    standard = "Softmax"
+    has_inexact_float_model = True
+    standard_op = "Softmax"
     attributes = (
         Attr("axis", "i", None),
         Attr("dim", "i", None),
@@ -165,56 +167,60 @@ class Softmax(UnaryIntegerOp):
         Attr("scale_o", "f"),
     )
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The axis is called so."""
-        return rename_dim_to_axis(super().to_v3(attrs, inputs))
+        return rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
+    def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """The axis is called dim as well."""
-        renamed = super().to_v1(attrs, node)
+        renamed = super().to_v1_attributes(attrs, node)
         return {**renamed, "dim": renamed["axis"]}
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the softmax over rows."""
         from simulator.kernels import Softmax as Kernel
 
-        return self.kernel(info, Kernel)
+        return self.make_row_kernel(info, Kernel)
 
     def first_axis(self, bound: KernelInfo) -> int:
         """Return the axis that is normalised, or from which on all are."""
-        a, rank = bound.attrs, len(bound.source_shapes[0])
+        a, rank = bound.attributes, len(bound.input_shapes[0])
         axis = get_int(a, "axis" if a["axis"] is not None else "dim", -1)
         if not -rank <= axis < rank:
-            raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
+            raise ModelError(f"{bound.label}: axis = {axis}; its input has {rank} axes")
         return (
-            1 if bound.how(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST and axis > 0 else axis
+            1 if bound.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST and axis > 0 else axis
         )  # the executor reads no other
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the operator over its axis, or over all axes from there on as one."""
-        shape, axis = builder.bound.source_shapes[0], self.first_axis(builder.bound)
+        shape, axis = builder.info.input_shapes[0], self.first_axis(builder.info)
         first = axis % len(shape)
-        if first == len(shape) - 1 or builder.bound.how(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS:
-            return [builder(self.standard, builder.input(), axis=axis)]
-        flat = builder.constant(np.array([0] * first + [-1]), "rows")
-        back = builder.constant(np.array([0] * first + list(shape[first:])), "sizes")
-        return [builder("Reshape", builder(self.standard, builder("Reshape", builder.input(), flat), axis=-1), back)]
+        if first == len(shape) - 1 or builder.info.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS:
+            return [builder(self.standard_op, builder.float_input(), axis=axis)]
+        flat = builder.add_constant(np.array([0] * first + [-1]), "rows")
+        back = builder.add_constant(np.array([0] * first + list(shape[first:])), "sizes")
+        return [
+            builder(
+                "Reshape", builder(self.standard_op, builder("Reshape", builder.float_input(), flat), axis=-1), back
+            )
+        ]
 
-    def kernel(self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]) -> Kernel:
+    def make_row_kernel(self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]) -> Kernel:
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import make_input_table
 
-        a, how, axis = bound.attrs, bound.how(SoftmaxArithmetic), self.first_axis(bound)
+        a, how, axis = bound.attributes, bound.expect_arithmetic(SoftmaxArithmetic), self.first_axis(bound)
         scale = get_number(a, "scale_x")
         if how.requantize.shifts:
-            bound.exponent("scale_x", scale)
+            bound.require_exponent("scale_x", scale)
         entry = make_input_table(2.0**25 / scale, 8 if get_int(a, "data_bits") <= 8 else 16)  # as it is stored
         return kind(
             entry,
-            bound.rescale(bound.ratio(2.0**15)),
+            bound.rescale(bound.output_scale_ratio(2.0**15)),
             axis=axis,
-            way=how.shares.value,
-            alone=how.row is SoftmaxRowRule.AXIS,
+            division_mode=how.shares.value,
+            single_axis=how.row is SoftmaxRowRule.AXIS,
         )
 
 
@@ -225,14 +231,14 @@ class LogSoftmax(Softmax):
     """The logarithm of a softmax."""
 
     name = "LogSoftmaxInt"
-    standard = "LogSoftmax"
+    standard_op = "LogSoftmax"
     v3_name = None
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the log-softmax over rows."""
         from simulator.kernels import LogSoftmax as Kernel
 
-        return self.kernel(info, Kernel)
+        return self.make_row_kernel(info, Kernel)
 
 
 LOG_SOFTMAX = LogSoftmax()

@@ -30,54 +30,54 @@ class Quant(Format):
 
     name = v3_name = "Quant"
     signature = Signature("x:real", "integer", rules.keep_input_shape(rules.data_bits_type))
-    v3_attributes = MappingProxyType({})
+    v3_attribute_names = MappingProxyType({})
     kind = QuantArithmetic
     width = "data_bits"
-    zero_points = True
+    supports_zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def scales(self, o: Affine) -> dict[str, AttributeValue]:
         """Return the attributes of a node that writes `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_make_zero_point_attribute(o)}
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale, real = get_number(info.attrs, "scale_x"), info.how(QuantArithmetic).real
+        scale, real = get_number(info.attributes, "scale_x"), info.expect_arithmetic(QuantArithmetic).real
         if real is QuantFloatPrecision.SINGLE:
-            return Kernel(scale, get_int(info.attrs, "data_bits"), rule="single", rounding=info.rounding)
+            return Kernel(scale, get_int(info.attributes, "data_bits"), rule="single", rounding=info.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
-        bits = get_int(info.attrs, "data_bits")
+        bits = get_int(info.attributes, "data_bits")
         if real is QuantFloatPrecision.PRODUCT and bits != 8:
             raise ModelError(
-                f"{info.where}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
+                f"{info.label}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
                 "or feed the integers themselves"
             )
         kept = (writer := ir.producer(info.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is QuantFloatPrecision.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
-        return Kernel(scale, bits, rule=rule, zero=get_int(info.attrs, "zero_point"))
+        return Kernel(scale, bits, rule=rule, zero_point=get_int(info.attributes, "zero_point"))
 
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""
         bits = int(ir.get_attr(node, "data_bits", 8))
         return make_qparams(float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0)))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real input: what is quantized."""
-        return [builder.given(0)]  # type: ignore[list-item]
+        return [builder.raw_input(0)]  # type: ignore[list-item]
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The width is always told, and a zero point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
         return make_qparams(get_number(attrs, "scale_x"), get_int(attrs, "data_bits"), get_int(attrs, "zero_point"))
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return none: the input is real."""
         return {}
 
@@ -90,33 +90,33 @@ class Dequant(Format):
 
     name = v3_name = "Dequant"
     signature = Signature("x:integer", "real", rules.keep_input_shape(rules.float32_type))
-    v3_attributes = MappingProxyType({})
-    zero_points = True
+    v3_attribute_names = MappingProxyType({})
+    supports_zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
     def scales(self, x: Affine) -> dict[str, AttributeValue]:
         """Return the attributes of a node that reads `x`."""
         return {"scale_o": x.scale, **_make_zero_point_attribute(x)}
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
-        return Kernel(get_number(info.attrs, "scale_o"), get_int(info.attrs, "zero_point"))
+        return Kernel(get_number(info.attributes, "scale_o"), get_int(info.attributes, "zero_point"))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real value of the input."""
-        return [builder.input()]
+        return [builder.float_input()]
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return none: real values have no scale."""
         return None
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scale of the integer input."""
         return {
             0: make_qparams(get_number(attrs, "scale_o"), 32, get_int(attrs, "zero_point"))
@@ -132,7 +132,7 @@ class Requant(UnaryIntegerOp):
     name = "Requant"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
     kind = RequantArithmetic
-    zero_points = True
+    supports_zero_points = True
     attributes = (
         Attr("scale_x", "f"),
         Attr("scale_o", "f"),
@@ -142,20 +142,20 @@ class Requant(UnaryIntegerOp):
         make_zero_point_spec("o"),
     )
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel with the ratio of both scales."""
         from simulator.kernels import Requant as Kernel
         from simulator.kernels import subtract_zero_points
 
-        bits = get_int(info.attrs, "o_bits")
-        rescale = info.rescale(info.ratio(get_number(info.attrs, "scale_x")), bits)
+        bits = get_int(info.attributes, "o_bits")
+        rescale = info.rescale(info.output_scale_ratio(get_number(info.attributes, "scale_x")), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        kernel = Kernel(rescale, saturate=not (info.how(RequantArithmetic).wraps and bits > 8))
-        return subtract_zero_points(kernel, info.zero("x"))
+        kernel = Kernel(rescale, saturate=not (info.expect_arithmetic(RequantArithmetic).wraps and bits > 8))
+        return subtract_zero_points(kernel, info.zero_point("x"))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real value of the input: it is held otherwise, no more."""
-        return [builder.input()]
+        return [builder.float_input()]
 
 
 REQUANT = Requant()

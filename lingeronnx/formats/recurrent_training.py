@@ -26,7 +26,7 @@ __all__ = ["cell_scale", "make_gru_kernel", "make_lstm_kernel", "state_scale"]
 
 def _is_dialect_v1(bound: KernelInfo) -> bool:
     """Whether it is dialect v1's."""
-    how = bound.how(RecurrentArithmetic)
+    how = bound.expect_arithmetic(RecurrentArithmetic)
     return (isinstance(how, LstmArithmetic) and how.form is LstmFormat.Q7) or (
         isinstance(how, GruArithmetic) and how.form is GruVariant.Q7
     )
@@ -34,15 +34,15 @@ def _is_dialect_v1(bound: KernelInfo) -> bool:
 
 def state_scale(bound: KernelInfo) -> float:
     """Return the scale of the output and of the last state."""
-    o = None if bound.attrs["scale_o"] is None else get_number(bound.attrs, "scale_o")
-    h = get_number(bound.attrs, "scale_h")
+    o = None if bound.attributes["scale_o"] is None else get_number(bound.attributes, "scale_o")
+    h = get_number(bound.attributes, "scale_h")
     if _is_dialect_v1(bound):
         if o is None:
-            raise ModelError(f"{bound.where}: it has no scale_o: real sequences are not simulated")
+            raise ModelError(f"{bound.label}: it has no scale_o: real sequences are not simulated")
         return o
     if o is not None and o != h:
         raise ModelError(
-            f"{bound.where}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output at scale_h, so that "
+            f"{bound.label}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output at scale_h, so that "
             "what follows reads other numbers than were trained; export with equal scales, or use arithmetic='executor'"
         )
     return h
@@ -64,9 +64,9 @@ def _make_sum_rescales(bound: KernelInfo, bits: int) -> dict[str, Any]:
 
 
 def _sum_exponents(bound: KernelInfo) -> tuple[int, int]:
-    a: Attributes = bound.attrs
+    a: Attributes = bound.attributes
     x, h = (
-        sum(bound.exponent(key, get_number(a, key)) for key in keys)
+        sum(bound.require_exponent(key, get_number(a, key)) for key in keys)
         for keys in (("scale_x", "scale_iw"), ("scale_h", "scale_hw"))
     )
     return x, h
@@ -79,26 +79,26 @@ def make_lstm_kernel(bound: KernelInfo, how: LstmArithmetic, parts: Mapping[str,
     from simulator.kernels import TrainedLstm
 
     arithmetic, table = how.form.value, how.table.value
-    q, bits = bound.exponent("scale_o", state_scale(bound)), get_int(bound.attrs, "o_bits", 8)
-    forward = bool(bound.attrs["go_forward"])
+    q, bits = bound.require_exponent("scale_o", state_scale(bound)), get_int(bound.attributes, "o_bits", 8)
+    forward = bool(bound.attributes["go_forward"])
     if how.form is LstmFormat.Q27:
         return Kernel(
             **parts,
             **_make_sum_rescales(bound, 27),
             rescale_o=Rescale.from_shift(30 - q, bits),
-            forward=forward,
+            is_forward=forward,
             arithmetic=arithmetic,
             table=table,
         )
-    product = TrainedLstm.formats[arithmetic][0]
+    product = TrainedLstm.fraction_bits[arithmetic][0]
     return TrainedLstm(
         **parts,
         **_make_sum_rescales(bound, 11),
         rescale_o=Rescale.from_shift(product - q, bits),
-        forward=forward,
+        is_forward=forward,
         arithmetic=arithmetic,
         table=table,
-        again=_make_feedback_rescale(bound),
+        feedback_rescale=_make_feedback_rescale(bound),
     )
 
 
@@ -107,17 +107,17 @@ def make_gru_kernel(bound: KernelInfo, how: GruArithmetic, parts: Mapping[str, A
     from simulator.fixed_point import Rescale
     from simulator.kernels import TrainedGru
 
-    q, bits = bound.exponent("scale_o", state_scale(bound)), get_int(bound.attrs, "o_bits", 8)
+    q, bits = bound.require_exponent("scale_o", state_scale(bound)), get_int(bound.attributes, "o_bits", 8)
     common = max(_sum_exponents(bound))
     fraction = {GruVariant.BEFORE: 27, GruVariant.COMMON: common}.get(how.form, 11)
     return TrainedGru(
         **parts,
         **_make_sum_rescales(bound, fraction),
         rescale_o=Rescale.from_shift(14 - q, bits),
-        forward=bool(bound.attrs["go_forward"]),
+        is_forward=bool(bound.attributes["go_forward"]),
         arithmetic=how.form.value,
         table=how.table.value,
-        again=_make_feedback_rescale(bound),
+        feedback_rescale=_make_feedback_rescale(bound),
         scale=q,
         sums=fraction if how.form is GruVariant.COMMON else 27,
     )
@@ -127,7 +127,7 @@ def _make_feedback_rescale(bound: KernelInfo) -> Rescale:
     """Return what becomes of the output before the next step multiplies it."""
     from simulator.fixed_point import Rescale
 
-    a = bound.attrs
+    a = bound.attributes
     exponent = math.frexp(state_scale(bound))[1] - math.frexp(get_number(a, "scale_h"))[1]
     return Rescale.from_shift(
         exponent, get_int(a, "data_bits", 8) if _is_dialect_v1(bound) else get_int(a, "o_bits", 8)

@@ -18,7 +18,9 @@ __all__ = ["build_function_nodes", "identify_table_function"]
 _T = TypeVar("_T", np.ndarray, ir.Value)
 
 #: Functions that the least opset of a written file (13) has; what depends on attributes is tried with their defaults.
-_STANDARD_FUNCTIONS = frozenset(name for name in operators.UNARY_FUNCTIONS if operators.OPERATORS[name].since <= 13)
+_STANDARD_FUNCTIONS = frozenset(
+    name for name in operators.UNARY_FUNCTIONS if operators.OPERATORS[name].since_opset <= 13
+)
 
 #: What is written as an expression, and tried for a table whose node names no standard function.
 #: `do(op_type, ...)` writes or computes an operator, a number is a constant.
@@ -65,9 +67,9 @@ def build_function_nodes(name: str, real: FloatNodeBuilder) -> ir.Value:
 
     @cache
     def number(value: float) -> ir.Value:
-        return real.constant(np.float32(value), "number")
+        return real.add_constant(np.float32(value), "number")
 
     def do(op_type: str, *given: ir.Value | float) -> ir.Value:
         return real(op_type, *(number(value) if isinstance(value, float) else value for value in given))
 
-    return _build_expression(name, do, real.input())
+    return _build_expression(name, do, real.float_input())

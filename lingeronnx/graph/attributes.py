@@ -116,12 +116,13 @@ def check_attributes(proto: ModelProto) -> None:
                 if version is None or not 0 < version <= newest
                 else _operator_contract(node.op_type, version)
             )
-            _check_attribute_types(node, known.types)
-            if known.least and not node.input:
+            _check_attribute_types(node, known.attribute_types)
+            if known.min_inputs and not node.input:
                 raise ModelError(f"{node_label(node)}: it has no input; the file is damaged")
-            if len(node.output) > known.most:
+            if len(node.output) > known.max_outputs:
                 raise ModelError(
-                    f"{node_label(node)}: it has {len(node.output)} outputs; the operator gives {known.most} at most; "
+                    f"{node_label(node)}: it has {len(node.output)} outputs; the operator gives {known.max_outputs} at "
+                    "most; "
                     "the "
                     "file is damaged"
                 )
@@ -174,9 +175,9 @@ def _attribute_type_name(number: int) -> str:
 class _OperatorContract:
     """What is known of a standard operator: the types of its attributes, its least inputs and most outputs."""
 
-    types: Mapping[str, int]
-    least: int = 0
-    most: float = math.inf
+    attribute_types: Mapping[str, int]
+    min_inputs: int = 0
+    max_outputs: float = math.inf
 
 
 _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)

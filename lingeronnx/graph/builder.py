@@ -20,8 +20,8 @@ class SubgraphBuilder:
 
     A node is called ``<node>_<what>`` (`ir.assign_node_names` makes that unique); what it writes and constants
     ``<base>_<what>``, with a number where that is taken. base : default the name of the node's first output. Nodes are
-    kept in `nodes`; they come into the graph with `done`, or by the caller's hand. Outputs have the type of the node's
-    first one.
+    kept in `nodes`; they come into the graph with `replace_node`, or by the caller's hand. Outputs have the type of the
+    node's first one.
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, base: str = "") -> None:
@@ -30,8 +30,8 @@ class SubgraphBuilder:
         self.nodes: list[ir.Node] = []
         self._base = base or str(self.result.name)
         self._constants: list[ir.Value] = []
-        self._numbers: dict[int, ir.Value] = {}
-        self._taken = ir.get_tensor_names(model)
+        self._int_constants: dict[int, ir.Value] = {}
+        self._used_names = ir.get_tensor_names(model)
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class SubgraphBuilder:
             attributes,
             origin=self.node,
             suffix=suffix,
-            output=self._name(suffix),
+            output=self._make_name(suffix),
             domain=domain,
             like=self.result,
         )
@@ -57,28 +57,28 @@ class SubgraphBuilder:
         self.nodes.append(node)
         return node.outputs[0]
 
-    def _name(self, suffix: str) -> str:
-        return ir.reserve_name(f"{self._base}_{suffix}", self._taken)
+    def _make_name(self, suffix: str) -> str:
+        return ir.reserve_name(f"{self._base}_{suffix}", self._used_names)
 
     def constant(self, array: np.ndarray, suffix: str) -> ir.Value:
         """Return an initializer with `array`."""
-        value = ir.add_initializer(self.model, self._name(suffix), array)
+        value = ir.add_initializer(self.model, self._make_name(suffix), array)
         self._constants.append(value)
         return value
 
-    def number(self, value: int) -> ir.Value:
+    def int_constant(self, value: int) -> ir.Value:
         """Return the integer `value` as an initializer [1], one for all nodes."""
-        if value not in self._numbers:
-            self._numbers[value] = self.constant(np.array([value], np.int64), f"number{value}")
-        return self._numbers[value]
+        if value not in self._int_constants:
+            self._int_constants[value] = self.constant(np.array([value], np.int64), f"number{value}")
+        return self._int_constants[value]
 
-    def crop(self, source: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
+    def slice_axis(self, source: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
         shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
         shape[axis] = end - start
-        return self("Slice", [source, *map(self.number, (start, end, axis))], shape, suffix)
+        return self("Slice", [source, *map(self.int_constant, (start, end, axis))], shape, suffix)
 
     def reshape(self, source: ir.Value, sizes: Sequence[int], suffix: str) -> ir.Value:
         """Return `source` as [batch, *sizes]."""
@@ -86,7 +86,7 @@ class SubgraphBuilder:
         target = self.constant(np.array([0, *sizes], np.int64), f"{suffix}_shape")
         return self("Reshape", [source, target], [batch, *sizes], suffix)
 
-    def undo(self) -> None:
+    def discard(self) -> None:
         """Forget what was made."""
         for node in self.nodes:
             for index in range(len(node.inputs)):
@@ -95,7 +95,7 @@ class SubgraphBuilder:
             del self.model.graph.initializers[str(value.name)]
         self.nodes.clear()
 
-    def done(self) -> None:
+    def replace_node(self) -> None:
         """Put the nodes where the old one was: the last one takes over its name and its output's."""
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):

@@ -19,11 +19,11 @@ class DisjointSets:
             name = self._parent[name]
         return name
 
-    def join(self, first: str, second: str) -> None:
+    def union(self, first: str, second: str) -> None:
         """Put both into one set."""
         self._parent[self.find(first)] = self.find(second)
 
-    def members(self) -> dict[str, list[str]]:
+    def groups(self) -> dict[str, list[str]]:
         """Return {representative: names}, sets and names in the order they were met."""
         members: dict[str, list[str]] = {}
         for name in self._parent:

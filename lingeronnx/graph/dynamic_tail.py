@@ -41,22 +41,23 @@ _MAX_INFERENCE_BYTES = 1 << 28  # bytes of weights up to which types are inferre
 class DynamicTail:
     """What was cut off: `model` reads tensors of `body`; `outputs` are those of the whole, in order.
 
-    why : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is written for one sample.
+    host_reasons : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is written for one
+    sample.
     """
 
     body: ir.Model
     model: ir.Model
     outputs: tuple[str, ...]
-    why: dict[str, str]
-    sizes: dict[str, tuple[int | None, ...]]
+    host_reasons: dict[str, str]
+    single_sample_shapes: dict[str, tuple[int | None, ...]]
 
     @property
-    def unknown(self) -> bool:
+    def has_unknown_operator(self) -> bool:
         """Whether it is there for an operator that nobody here knows."""
         return any(_is_unknown_operator(self.model, node) for node in self.model.graph)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """The tensors of the body that the tail reads."""
         return tuple(str(v.name) for v in self.model.graph.inputs)
 
@@ -114,7 +115,7 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
     kept = {value.name for value in whole.graph.output}
     own = {name for node in whole.graph.node for name in node.output}
     own |= {tensor.name for tensor in whole.graph.initializer} | {value.name for value in whole.graph.input}
-    outside = {*tail.reads, *(value.name for value in rest.graph.output)}
+    outside = {*tail.input_names, *(value.name for value in rest.graph.output)}
     rename = {name: ir.unique_name(name, own) for name in _collect_names(rest.graph) - outside if name in own}
     _rename_tensors(rest.graph, rename)
     nodes = {node.name for node in whole.graph.node}
@@ -137,8 +138,8 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
     whole.functions.extend(f for f in rest.functions if (f.domain, f.name) not in functions)
     joined = ir.from_proto(whole)
     for value in joined.graph.inputs:
-        if str(value.name) in tail.sizes:
-            value.shape = ir.make_shape(tail.sizes[str(value.name)])
+        if str(value.name) in tail.single_sample_shapes:
+            value.shape = ir.make_shape(tail.single_sample_shapes[str(value.name)])
     return joined
 
 

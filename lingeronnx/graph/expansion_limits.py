@@ -39,17 +39,18 @@ class _ExpandedSize:
     """nodes : once all is inlined and written out. steps : nodes that are run, those of a loop in each turn."""
 
     nodes: int = 0
-    steps: int = 0
+    executed_nodes: int = 0
 
     def __add__(self, other: _ExpandedSize) -> _ExpandedSize:
         return _ExpandedSize(
-            min(self.nodes + other.nodes, _SATURATED_COUNT), min(self.steps + other.steps, _SATURATED_COUNT)
+            min(self.nodes + other.nodes, _SATURATED_COUNT),
+            min(self.executed_nodes + other.executed_nodes, _SATURATED_COUNT),
         )
 
-    def times(self, turns: int) -> _ExpandedSize:
+    def repeat(self, turns: int) -> _ExpandedSize:
         """Return the extent in a loop of so many turns."""
         nodes = self.nodes * turns if turns <= MAX_UNROLLED_ITERATIONS else self.nodes
-        return _ExpandedSize(min(nodes, _SATURATED_COUNT), min(self.steps * turns, _SATURATED_COUNT))
+        return _ExpandedSize(min(nodes, _SATURATED_COUNT), min(self.executed_nodes * turns, _SATURATED_COUNT))
 
 
 def check_expansion_limits(model: ModelProto) -> None:
@@ -65,7 +66,7 @@ def check_expansion_limits(model: ModelProto) -> None:
         whole += extent
         largest = [
             max(largest[0], (extent, node), key=lambda of: of[0].nodes),
-            max(largest[1], (extent, node), key=lambda of: of[0].steps),
+            max(largest[1], (extent, node), key=lambda of: of[0].executed_nodes),
         ]
     written = sum(1 for _ in iter_nodes_recursive([*model.graph.node, *(n for f in model.functions for n in f.node)]))
     most = _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR * written
@@ -76,10 +77,11 @@ def check_expansion_limits(model: ModelProto) -> None:
             "of it; of "
             f"the {written} in this file {most} may come; export the model without functions and with fewer turns"
         )
-    if whole.steps > _MAX_EXECUTED_NODES + whole.nodes:
+    if whole.executed_nodes > _MAX_EXECUTED_NODES + whole.nodes:
         extent, node = largest[1]
         raise ModelError(
-            f"{_node_label(node)}: its loops run {_format_count(extent.steps)} nodes; {_MAX_EXECUTED_NODES} are the "
+            f"{_node_label(node)}: its loops run {_format_count(extent.executed_nodes)} nodes; {_MAX_EXECUTED_NODES} "
+            "are the "
             "limit; export the "
             "model with fewer turns"
         )
@@ -113,7 +115,7 @@ def _measure_node(
         ),
         _ExpandedSize(),
     )
-    return _ExpandedSize(1, 1) + inner.times(_loop_trip_count(node, scope))
+    return _ExpandedSize(1, 1) + inner.repeat(_loop_trip_count(node, scope))
 
 
 def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:

@@ -73,73 +73,73 @@ __all__ = [
 class DataMovement(Enum):
     """What an operator does that only moves or chooses elements of input 0; JOINS, CHOOSES: of several inputs."""
 
-    NOTHING = "the same tensor"
-    SHAPE = "the same elements in the same order, in another shape"
-    ONES = "axes of size one in or out"
-    ORDER = "axes in another order"
-    PART = "some of the elements"
-    COPIES = "elements several times"
-    JOINS = "tensors one behind the other"
-    CHOOSES = "at each place the element of one of the inputs"
-    BLOCKS = "blocks of places and of channels for each other"
-    FRAMES = "elements around the others"
-    SAMPLES = "the elements at other distances"
+    IDENTITY = "the same tensor"
+    RESHAPE = "the same elements in the same order, in another shape"
+    UNIT_AXES = "axes of size one in or out"
+    TRANSPOSE = "axes in another order"
+    SELECT = "some of the elements"
+    REPEAT = "elements several times"
+    CONCATENATE = "tensors one behind the other"
+    ELEMENT_SELECT = "at each place the element of one of the inputs"
+    BLOCK_SHUFFLE = "blocks of places and of channels for each other"
+    PAD = "elements around the others"
+    RESAMPLE = "the elements at other distances"
 
 
 @dataclass(frozen=True)
 class Operator:
     """Facts about a standard operator.
 
-    function : of one number, in float64. pair : of two numbers; tensors broadcast. one, broadcasts : element by
+    unary_function : of one number, in float64. pair : of two numbers; tensors broadcast. one, broadcasts : element by
     element, of one tensor or of several that broadcast; a function or a pair is that anyhow. straight : with a constant
     it is a straight line. neutral : the number that as second operand changes nothing. activation : what nets have
     between layers.
-    positive : its result is never negative. keeps_sign : nor is it where its data are not. homogeneous : f(a x) =
-    a f(x) for a > 0. keeps_scale : its output has the scale of its input. exact : each number of its result is rounded
-    once, as IEEE 754 says, or not at all, so that it is the same wherever it is computed.
-    moves : what only moves elements. layer : sums products with weights. recurrent : over time. window : over a window
-    of places. pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row : shares of a row.
-    norm : all numbers, less and divided by what was summed over axes.
-    sized_by : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of a
-    tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they say.
-    run_time_scales : works out scales of activations at run time. quantized : is about integers and their scales.
-    since : the first opset that has it, where that is above 13. inputs_since : (attributes that became inputs 1, 2,
-    ..., the opset that has them so). named_broadcast : before opset 7 attributes said where the second operand's axes
-    lie.
+    is_nonnegative : its result is never negative. preserves_nonnegativity : nor is it where its data are not.
+    homogeneous : f(a x) = a f(x) for a > 0. preserves_scale : its output has the scale of its input. exact : each
+    number of its result is rounded once, as IEEE 754 says, or not at all, so that it is the same wherever it is
+    computed. movement : what only moves elements. layer : sums products with weights. recurrent : over time. window :
+    over a window of places. pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row :
+    shares of a row. is_normalization : all numbers, less and divided by what was summed over axes.
+    shape_inputs : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of
+    a tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they
+    say. computes_scales_at_run_time : works out scales of activations at run time. quantized : is about integers and
+    their scales. since_opset : the first opset that has it, where that is above 13. attributes_to_inputs : (attributes
+    that became inputs 1, 2, ...; the first opset where they are inputs). has_legacy_broadcast : before opset 7,
+    attributes gave the position of the second operand's axes.
     """
 
-    function: UnaryFunction | None = None
-    pair: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    one: bool = False
-    broadcasts: bool = False
-    straight: bool = False
-    neutral: int | None = None
-    activation: bool = False
-    positive: bool = False
-    keeps_sign: bool = False
-    homogeneous: bool = False
-    keeps_scale: bool = False
-    exact: bool = False
-    moves: DataMovement | None = None
-    layer: bool = False
-    recurrent: bool = False
-    window: bool = False
-    pool: str | None = None
-    reduces: str | None = None
-    row: bool = False
-    norm: bool = False
-    sized_by: tuple[int, ...] | None = None
-    sizes: bool = False
-    places: bool = False
-    makes: bool = False
-    random: bool = False
-    sequence: bool = False
-    subgraphs: bool = False
-    quantized: bool = False
-    run_time_scales: bool = False
-    inputs_since: tuple[tuple[str, ...], int] | None = None
-    since: int = 1
-    named_broadcast: bool = False
+    unary_function: UnaryFunction | None = None
+    binary_function: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    is_unary_elementwise: bool = False
+    is_broadcasting: bool = False
+    is_affine_with_constant: bool = False
+    identity_operand: int | None = None
+    is_activation: bool = False
+    is_nonnegative: bool = False
+    preserves_nonnegativity: bool = False
+    is_positively_homogeneous: bool = False
+    preserves_scale: bool = False
+    is_correctly_rounded: bool = False
+    movement: DataMovement | None = None
+    is_layer: bool = False
+    is_recurrent: bool = False
+    is_windowed: bool = False
+    pool_kind: str | None = None
+    reduction_kind: str | None = None
+    is_softmax_like: bool = False
+    is_normalization: bool = False
+    shape_inputs: tuple[int, ...] | None = None
+    returns_shape: bool = False
+    returns_indices: bool = False
+    generates_data: bool = False
+    is_random: bool = False
+    is_sequence: bool = False
+    has_subgraphs: bool = False
+    is_quantization: bool = False
+    computes_scales_at_run_time: bool = False
+    attributes_to_inputs: tuple[tuple[str, ...], int] | None = None
+    since_opset: int = 1
+    has_legacy_broadcast: bool = False
 
 
 _Op = Operator
@@ -147,178 +147,255 @@ _Op = Operator
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         # functions of one number
-        "Abs": _Op(function=lambda x, attr: np.abs(x), positive=True, homogeneous=True, exact=True),
-        "Celu": _Op(function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), activation=True),
-        "Elu": _Op(function=lambda x, attr: f.elu(x, attr("alpha", 1.0)), activation=True),
-        "Erf": _Op(function=lambda x, attr: f.erf(x)),
-        "Exp": _Op(function=lambda x, attr: np.exp(x), positive=True),
-        "Gelu": _Op(function=f.gelu, activation=True, since=20),
+        "Abs": _Op(
+            unary_function=lambda x, attr: np.abs(x),
+            is_nonnegative=True,
+            is_positively_homogeneous=True,
+            is_correctly_rounded=True,
+        ),
+        "Celu": _Op(unary_function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), is_activation=True),
+        "Elu": _Op(unary_function=lambda x, attr: f.elu(x, attr("alpha", 1.0)), is_activation=True),
+        "Erf": _Op(unary_function=lambda x, attr: f.erf(x)),
+        "Exp": _Op(unary_function=lambda x, attr: np.exp(x), is_nonnegative=True),
+        "Gelu": _Op(unary_function=f.gelu, is_activation=True, since_opset=20),
         "HardSigmoid": _Op(
-            function=lambda x, attr: f.hard_sigmoid(x, attr("alpha", 0.2), attr("beta", 0.5)),
-            activation=True,
-            positive=True,
+            unary_function=lambda x, attr: f.hard_sigmoid(x, attr("alpha", 0.2), attr("beta", 0.5)),
+            is_activation=True,
+            is_nonnegative=True,
         ),
-        "HardSwish": _Op(function=lambda x, attr: x * f.hard_sigmoid(x, 1 / 6, 0.5), activation=True, since=14),
+        "HardSwish": _Op(
+            unary_function=lambda x, attr: x * f.hard_sigmoid(x, 1 / 6, 0.5), is_activation=True, since_opset=14
+        ),
         "LeakyRelu": _Op(
-            function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
-            activation=True,
-            homogeneous=True,
-            exact=True,
+            unary_function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
+            is_activation=True,
+            is_positively_homogeneous=True,
+            is_correctly_rounded=True,
         ),
-        "Log": _Op(function=lambda x, attr: np.log(x)),
-        "Mish": _Op(function=lambda x, attr: x * np.tanh(f.softplus(x)), activation=True, since=18),
-        "Neg": _Op(function=lambda x, attr: -x, exact=True),
-        "Reciprocal": _Op(function=lambda x, attr: 1.0 / x),
+        "Log": _Op(unary_function=lambda x, attr: np.log(x)),
+        "Mish": _Op(unary_function=lambda x, attr: x * np.tanh(f.softplus(x)), is_activation=True, since_opset=18),
+        "Neg": _Op(unary_function=lambda x, attr: -x, is_correctly_rounded=True),
+        "Reciprocal": _Op(unary_function=lambda x, attr: 1.0 / x),
         "Relu": _Op(
-            function=lambda x, attr: np.maximum(x, 0.0),
-            activation=True,
-            positive=True,
-            homogeneous=True,
-            keeps_scale=True,
-            exact=True,
+            unary_function=lambda x, attr: np.maximum(x, 0.0),
+            is_activation=True,
+            is_nonnegative=True,
+            is_positively_homogeneous=True,
+            preserves_scale=True,
+            is_correctly_rounded=True,
         ),
         "Selu": _Op(
-            function=lambda x, attr: attr("gamma", 1.0507010221481323) * f.elu(x, attr("alpha", 1.6732631921768188)),
-            activation=True,
+            unary_function=lambda x, attr: (
+                attr("gamma", 1.0507010221481323) * f.elu(x, attr("alpha", 1.6732631921768188))
+            ),
+            is_activation=True,
         ),
-        "Sigmoid": _Op(function=lambda x, attr: f.sigmoid(x), activation=True, positive=True),
-        "Softplus": _Op(function=lambda x, attr: f.softplus(x), activation=True, positive=True),
-        "Softsign": _Op(function=lambda x, attr: x / (1.0 + np.abs(x)), activation=True),
-        "Sqrt": _Op(function=lambda x, attr: np.sqrt(x), positive=True, exact=True),
-        "Swish": _Op(function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), activation=True, since=24),
-        "Tanh": _Op(function=lambda x, attr: np.tanh(x), activation=True),
+        "Sigmoid": _Op(unary_function=lambda x, attr: f.sigmoid(x), is_activation=True, is_nonnegative=True),
+        "Softplus": _Op(unary_function=lambda x, attr: f.softplus(x), is_activation=True, is_nonnegative=True),
+        "Softsign": _Op(unary_function=lambda x, attr: x / (1.0 + np.abs(x)), is_activation=True),
+        "Sqrt": _Op(unary_function=lambda x, attr: np.sqrt(x), is_nonnegative=True, is_correctly_rounded=True),
+        "Swish": _Op(
+            unary_function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), is_activation=True, since_opset=24
+        ),
+        "Tanh": _Op(unary_function=lambda x, attr: np.tanh(x), is_activation=True),
         "ThresholdedRelu": _Op(
-            function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0), activation=True, exact=True
+            unary_function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0),
+            is_activation=True,
+            is_correctly_rounded=True,
         ),
         # of one number too, but by more than attributes, or not smooth enough for a table
-        "Ceil": _Op(one=True, keeps_sign=True, exact=True),
-        "Clip": _Op(one=True, keeps_scale=True, exact=True),
-        "Floor": _Op(one=True, keeps_sign=True, exact=True),
-        "Round": _Op(one=True, keeps_sign=True, exact=True),
-        "Sign": _Op(one=True, exact=True),
+        "Ceil": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Clip": _Op(is_unary_elementwise=True, preserves_scale=True, is_correctly_rounded=True),
+        "Floor": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Round": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Sign": _Op(is_unary_elementwise=True, is_correctly_rounded=True),
         # of one number, and in no table of any platform
-        "Acos": _Op(one=True),
-        "Acosh": _Op(one=True),
-        "Asin": _Op(one=True),
-        "Asinh": _Op(one=True),
-        "Atan": _Op(one=True),
-        "Atanh": _Op(one=True),
-        "Cos": _Op(one=True),
-        "Cosh": _Op(one=True),
-        "Sin": _Op(one=True),
-        "Sinh": _Op(one=True),
-        "Tan": _Op(one=True),
+        "Acos": _Op(is_unary_elementwise=True),
+        "Acosh": _Op(is_unary_elementwise=True),
+        "Asin": _Op(is_unary_elementwise=True),
+        "Asinh": _Op(is_unary_elementwise=True),
+        "Atan": _Op(is_unary_elementwise=True),
+        "Atanh": _Op(is_unary_elementwise=True),
+        "Cos": _Op(is_unary_elementwise=True),
+        "Cosh": _Op(is_unary_elementwise=True),
+        "Sin": _Op(is_unary_elementwise=True),
+        "Sinh": _Op(is_unary_elementwise=True),
+        "Tan": _Op(is_unary_elementwise=True),
         # of two numbers
-        "Add": _Op(pair=np.add, straight=True, neutral=0, keeps_sign=True, named_broadcast=True, exact=True),
-        "Div": _Op(pair=np.divide, straight=True, neutral=1, keeps_sign=True, named_broadcast=True, exact=True),
-        "Max": _Op(pair=np.maximum, keeps_sign=True, exact=True),
-        "Min": _Op(pair=np.minimum, keeps_sign=True, exact=True),
-        "Mul": _Op(pair=np.multiply, straight=True, neutral=1, keeps_sign=True, named_broadcast=True, exact=True),
-        "Pow": _Op(pair=np.power, neutral=1, named_broadcast=True),
-        "Sub": _Op(pair=np.subtract, straight=True, neutral=0, named_broadcast=True, exact=True),
+        "Add": _Op(
+            binary_function=np.add,
+            is_affine_with_constant=True,
+            identity_operand=0,
+            preserves_nonnegativity=True,
+            has_legacy_broadcast=True,
+            is_correctly_rounded=True,
+        ),
+        "Div": _Op(
+            binary_function=np.divide,
+            is_affine_with_constant=True,
+            identity_operand=1,
+            preserves_nonnegativity=True,
+            has_legacy_broadcast=True,
+            is_correctly_rounded=True,
+        ),
+        "Max": _Op(binary_function=np.maximum, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Min": _Op(binary_function=np.minimum, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Mul": _Op(
+            binary_function=np.multiply,
+            is_affine_with_constant=True,
+            identity_operand=1,
+            preserves_nonnegativity=True,
+            has_legacy_broadcast=True,
+            is_correctly_rounded=True,
+        ),
+        "Pow": _Op(binary_function=np.power, identity_operand=1, has_legacy_broadcast=True),
+        "Sub": _Op(
+            binary_function=np.subtract,
+            is_affine_with_constant=True,
+            identity_operand=0,
+            has_legacy_broadcast=True,
+            is_correctly_rounded=True,
+        ),
         # of several
-        "Mean": _Op(broadcasts=True, keeps_sign=True),
-        "PRelu": _Op(broadcasts=True, activation=True, homogeneous=True, exact=True),
-        "Sum": _Op(broadcasts=True, keeps_sign=True),
+        "Mean": _Op(is_broadcasting=True, preserves_nonnegativity=True),
+        "PRelu": _Op(
+            is_broadcasting=True, is_activation=True, is_positively_homogeneous=True, is_correctly_rounded=True
+        ),
+        "Sum": _Op(is_broadcasting=True, preserves_nonnegativity=True),
         # to another type
-        "Cast": _Op(exact=True),
+        "Cast": _Op(is_correctly_rounded=True),
         # of several, to truths
-        "And": _Op(named_broadcast=True, exact=True),
-        "Equal": _Op(named_broadcast=True, exact=True),
-        "Greater": _Op(named_broadcast=True, exact=True),
-        "GreaterOrEqual": _Op(exact=True),
-        "Less": _Op(named_broadcast=True, exact=True),
-        "LessOrEqual": _Op(exact=True),
-        "Not": _Op(exact=True),
-        "Or": _Op(named_broadcast=True, exact=True),
-        "Xor": _Op(named_broadcast=True, exact=True),
+        "And": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
+        "Equal": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
+        "Greater": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
+        "GreaterOrEqual": _Op(is_correctly_rounded=True),
+        "Less": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
+        "LessOrEqual": _Op(is_correctly_rounded=True),
+        "Not": _Op(is_correctly_rounded=True),
+        "Or": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
+        "Xor": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
         # what only moves elements
-        "Concat": _Op(moves=DataMovement.JOINS),
-        "DepthToSpace": _Op(moves=DataMovement.BLOCKS),
-        "Dropout": _Op(moves=DataMovement.NOTHING),
-        "Expand": _Op(moves=DataMovement.COPIES, sized_by=(1,)),
-        "Flatten": _Op(moves=DataMovement.SHAPE),
-        "Gather": _Op(moves=DataMovement.PART),
-        "Identity": _Op(moves=DataMovement.NOTHING),
-        "Pad": _Op(moves=DataMovement.FRAMES, sized_by=(1,), exact=True),
-        "Reshape": _Op(moves=DataMovement.SHAPE, sized_by=(1,)),
-        "Resize": _Op(moves=DataMovement.SAMPLES, sized_by=(2, 3)),
-        "Slice": _Op(moves=DataMovement.PART, sized_by=(1, 2, 3, 4), inputs_since=(("starts", "ends", "axes"), 10)),
-        "SpaceToDepth": _Op(moves=DataMovement.BLOCKS),
-        "Split": _Op(moves=DataMovement.PART, inputs_since=(("split",), 13)),
-        "Squeeze": _Op(moves=DataMovement.ONES, inputs_since=(("axes",), 13)),
-        "Tile": _Op(moves=DataMovement.COPIES, sized_by=(1,)),
-        "Transpose": _Op(moves=DataMovement.ORDER),
-        "Unsqueeze": _Op(moves=DataMovement.ONES, inputs_since=(("axes",), 13)),
-        "Where": _Op(moves=DataMovement.CHOOSES, exact=True),
+        "Concat": _Op(movement=DataMovement.CONCATENATE),
+        "DepthToSpace": _Op(movement=DataMovement.BLOCK_SHUFFLE),
+        "Dropout": _Op(movement=DataMovement.IDENTITY),
+        "Expand": _Op(movement=DataMovement.REPEAT, shape_inputs=(1,)),
+        "Flatten": _Op(movement=DataMovement.RESHAPE),
+        "Gather": _Op(movement=DataMovement.SELECT),
+        "Identity": _Op(movement=DataMovement.IDENTITY),
+        "Pad": _Op(movement=DataMovement.PAD, shape_inputs=(1,), is_correctly_rounded=True),
+        "Reshape": _Op(movement=DataMovement.RESHAPE, shape_inputs=(1,)),
+        "Resize": _Op(movement=DataMovement.RESAMPLE, shape_inputs=(2, 3)),
+        "Slice": _Op(
+            movement=DataMovement.SELECT,
+            shape_inputs=(1, 2, 3, 4),
+            attributes_to_inputs=(("starts", "ends", "axes"), 10),
+        ),
+        "SpaceToDepth": _Op(movement=DataMovement.BLOCK_SHUFFLE),
+        "Split": _Op(movement=DataMovement.SELECT, attributes_to_inputs=(("split",), 13)),
+        "Squeeze": _Op(movement=DataMovement.UNIT_AXES, attributes_to_inputs=(("axes",), 13)),
+        "Tile": _Op(movement=DataMovement.REPEAT, shape_inputs=(1,)),
+        "Transpose": _Op(movement=DataMovement.TRANSPOSE),
+        "Unsqueeze": _Op(movement=DataMovement.UNIT_AXES, attributes_to_inputs=(("axes",), 13)),
+        "Where": _Op(movement=DataMovement.ELEMENT_SELECT, is_correctly_rounded=True),
         # sums of products with weights
-        "Conv": _Op(layer=True, window=True),
-        "ConvTranspose": _Op(layer=True, window=True),
-        "GRU": _Op(layer=True, recurrent=True),
-        "Gemm": _Op(layer=True),
-        "LSTM": _Op(layer=True, recurrent=True),
-        "MatMul": _Op(layer=True),
-        "RNN": _Op(layer=True, recurrent=True),
+        "Conv": _Op(is_layer=True, is_windowed=True),
+        "ConvTranspose": _Op(is_layer=True, is_windowed=True),
+        "GRU": _Op(is_layer=True, is_recurrent=True),
+        "Gemm": _Op(is_layer=True),
+        "LSTM": _Op(is_layer=True, is_recurrent=True),
+        "MatMul": _Op(is_layer=True),
+        "RNN": _Op(is_layer=True, is_recurrent=True),
         # over windows, maps and rows
-        "AveragePool": _Op(window=True, pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
-        "GlobalAveragePool": _Op(pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
-        "GlobalMaxPool": _Op(pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True, exact=True),
-        "Hardmax": _Op(row=True, positive=True),
-        "LogSoftmax": _Op(row=True),
-        "MaxPool": _Op(window=True, pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True, exact=True),
-        "Softmax": _Op(row=True, positive=True),
+        "AveragePool": _Op(
+            is_windowed=True,
+            pool_kind="mean",
+            is_positively_homogeneous=True,
+            preserves_scale=True,
+            preserves_nonnegativity=True,
+        ),
+        "GlobalAveragePool": _Op(
+            pool_kind="mean", is_positively_homogeneous=True, preserves_scale=True, preserves_nonnegativity=True
+        ),
+        "GlobalMaxPool": _Op(
+            pool_kind="max",
+            is_positively_homogeneous=True,
+            preserves_scale=True,
+            preserves_nonnegativity=True,
+            is_correctly_rounded=True,
+        ),
+        "Hardmax": _Op(is_softmax_like=True, is_nonnegative=True),
+        "LogSoftmax": _Op(is_softmax_like=True),
+        "MaxPool": _Op(
+            is_windowed=True,
+            pool_kind="max",
+            is_positively_homogeneous=True,
+            preserves_scale=True,
+            preserves_nonnegativity=True,
+            is_correctly_rounded=True,
+        ),
+        "Softmax": _Op(is_softmax_like=True, is_nonnegative=True),
         # over axes, whose sums they divide by
-        "BatchNormalization": _Op(norm=True),
-        "GroupNormalization": _Op(norm=True, since=18),
-        "InstanceNormalization": _Op(norm=True),
-        "LayerNormalization": _Op(norm=True, since=17),
-        "LpNormalization": _Op(norm=True),
-        "MeanVarianceNormalization": _Op(norm=True),
+        "BatchNormalization": _Op(is_normalization=True),
+        "GroupNormalization": _Op(is_normalization=True, since_opset=18),
+        "InstanceNormalization": _Op(is_normalization=True),
+        "LayerNormalization": _Op(is_normalization=True, since_opset=17),
+        "LpNormalization": _Op(is_normalization=True),
+        "MeanVarianceNormalization": _Op(is_normalization=True),
         # over given axes
-        "ReduceL1": _Op(reduces="magnitudes", positive=True, inputs_since=(("axes",), 18)),
-        "ReduceL2": _Op(reduces="length", positive=True, inputs_since=(("axes",), 18)),
-        "ReduceLogSum": _Op(reduces="log of sum", inputs_since=(("axes",), 18)),
-        "ReduceLogSumExp": _Op(reduces="log of sum of powers", inputs_since=(("axes",), 18)),
-        "ReduceMax": _Op(reduces="max", keeps_sign=True, inputs_since=(("axes",), 18), exact=True),
-        "ReduceMean": _Op(reduces="mean", keeps_sign=True, inputs_since=(("axes",), 18)),
-        "ReduceMin": _Op(reduces="min", keeps_sign=True, inputs_since=(("axes",), 18), exact=True),
-        "ReduceProd": _Op(reduces="product", keeps_sign=True, inputs_since=(("axes",), 18)),
-        "ReduceSum": _Op(reduces="sum", keeps_sign=True, inputs_since=(("axes",), 13)),
-        "ReduceSumSquare": _Op(reduces="squares", positive=True, inputs_since=(("axes",), 18)),
+        "ReduceL1": _Op(reduction_kind="magnitudes", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceL2": _Op(reduction_kind="length", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceLogSum": _Op(reduction_kind="log of sum", attributes_to_inputs=(("axes",), 18)),
+        "ReduceLogSumExp": _Op(reduction_kind="log of sum of powers", attributes_to_inputs=(("axes",), 18)),
+        "ReduceMax": _Op(
+            reduction_kind="max",
+            preserves_nonnegativity=True,
+            attributes_to_inputs=(("axes",), 18),
+            is_correctly_rounded=True,
+        ),
+        "ReduceMean": _Op(reduction_kind="mean", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceMin": _Op(
+            reduction_kind="min",
+            preserves_nonnegativity=True,
+            attributes_to_inputs=(("axes",), 18),
+            is_correctly_rounded=True,
+        ),
+        "ReduceProd": _Op(reduction_kind="product", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceSum": _Op(reduction_kind="sum", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 13)),
+        "ReduceSumSquare": _Op(reduction_kind="squares", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
         # sizes and positions, and data made of them
-        "ArgMax": _Op(places=True, exact=True),
-        "ArgMin": _Op(places=True, exact=True),
-        "Compress": _Op(sized_by=()),
-        "ConstantOfShape": _Op(makes=True, sized_by=(0,)),
-        "EyeLike": _Op(makes=True),
-        "NonMaxSuppression": _Op(sized_by=()),
-        "NonZero": _Op(sized_by=()),
-        "OneHot": _Op(sized_by=(1,)),
-        "Range": _Op(makes=True, sized_by=(0, 1, 2)),
-        "Shape": _Op(sizes=True),
-        "Size": _Op(sizes=True),
-        "TopK": _Op(sized_by=(1,)),
-        "Unique": _Op(sized_by=()),
+        "ArgMax": _Op(returns_indices=True, is_correctly_rounded=True),
+        "ArgMin": _Op(returns_indices=True, is_correctly_rounded=True),
+        "Compress": _Op(shape_inputs=()),
+        "ConstantOfShape": _Op(generates_data=True, shape_inputs=(0,)),
+        "EyeLike": _Op(generates_data=True),
+        "NonMaxSuppression": _Op(shape_inputs=()),
+        "NonZero": _Op(shape_inputs=()),
+        "OneHot": _Op(shape_inputs=(1,)),
+        "Range": _Op(generates_data=True, shape_inputs=(0, 1, 2)),
+        "Shape": _Op(returns_shape=True),
+        "Size": _Op(returns_shape=True),
+        "TopK": _Op(shape_inputs=(1,)),
+        "Unique": _Op(shape_inputs=()),
         # chance
-        "Bernoulli": _Op(random=True, since=15),
-        "Multinomial": _Op(random=True),
-        "RandomNormal": _Op(random=True, makes=True),
-        "RandomNormalLike": _Op(random=True),
-        "RandomUniform": _Op(random=True, makes=True),
-        "RandomUniformLike": _Op(random=True),
+        "Bernoulli": _Op(is_random=True, since_opset=15),
+        "Multinomial": _Op(is_random=True),
+        "RandomNormal": _Op(is_random=True, generates_data=True),
+        "RandomNormalLike": _Op(is_random=True),
+        "RandomUniform": _Op(is_random=True, generates_data=True),
+        "RandomUniformLike": _Op(is_random=True),
         # control flow and sequences
-        "ConcatFromSequence": _Op(sequence=True),
-        "If": _Op(subgraphs=True, sized_by=(0,)),
-        "Loop": _Op(subgraphs=True, sized_by=(0, 1)),
-        "Scan": _Op(subgraphs=True, sized_by=()),
-        "SequenceAt": _Op(sequence=True),
-        "SplitToSequence": _Op(sequence=True),
+        "ConcatFromSequence": _Op(is_sequence=True),
+        "If": _Op(has_subgraphs=True, shape_inputs=(0,)),
+        "Loop": _Op(has_subgraphs=True, shape_inputs=(0, 1)),
+        "Scan": _Op(has_subgraphs=True, shape_inputs=()),
+        "SequenceAt": _Op(is_sequence=True),
+        "SplitToSequence": _Op(is_sequence=True),
         # integers and their scales
-        "ConvInteger": _Op(quantized=True, run_time_scales=True),
-        "DequantizeLinear": _Op(quantized=True),
-        "DynamicQuantizeLinear": _Op(quantized=True, run_time_scales=True),
-        "MatMulInteger": _Op(quantized=True, run_time_scales=True),
-        "QuantizeLinear": _Op(quantized=True),
+        "ConvInteger": _Op(is_quantization=True, computes_scales_at_run_time=True),
+        "DequantizeLinear": _Op(is_quantization=True),
+        "DynamicQuantizeLinear": _Op(is_quantization=True, computes_scales_at_run_time=True),
+        "MatMulInteger": _Op(is_quantization=True, computes_scales_at_run_time=True),
+        "QuantizeLinear": _Op(is_quantization=True),
     }
 )
 
@@ -329,28 +406,30 @@ def _select_ops(predicate: Callable[[Operator], object]) -> frozenset[str]:
 
 
 def _select_movement(*how: DataMovement) -> frozenset[str]:
-    return _select_ops(lambda op: op.moves in how)
+    return _select_ops(lambda op: op.movement in how)
 
 
 # ---- element by element ----
 
 #: Operator -> its function of one number.
-UNARY_FUNCTIONS = MappingProxyType({name: op.function for name, op in OPERATORS.items() if op.function})
+UNARY_FUNCTIONS = MappingProxyType({name: op.unary_function for name, op in OPERATORS.items() if op.unary_function})
 #: Operator -> its function of two numbers.
-BINARY_FUNCTIONS = MappingProxyType({name: op.pair for name, op in OPERATORS.items() if op.pair})
+BINARY_FUNCTIONS = MappingProxyType({name: op.binary_function for name, op in OPERATORS.items() if op.binary_function})
 #: Of these, straight lines where one of the two is a constant; of Div the divisor.
-AFFINE_OPS = _select_ops(lambda op: op.straight)
+AFFINE_OPS = _select_ops(lambda op: op.is_affine_with_constant)
 #: Of these, factors.
-SCALING_OPS = _select_ops(lambda op: op.straight and op.neutral == 1)
+SCALING_OPS = _select_ops(lambda op: op.is_affine_with_constant and op.identity_operand == 1)
 #: Operator -> the second operand that changes nothing.
-IDENTITY_OPERANDS = MappingProxyType({name: op.neutral for name, op in OPERATORS.items() if op.neutral is not None})
+IDENTITY_OPERANDS = MappingProxyType(
+    {name: op.identity_operand for name, op in OPERATORS.items() if op.identity_operand is not None}
+)
 #: Element by element, of one tensor and attributes or constants.
-UNARY_ELEMENTWISE_OPS = _select_ops(lambda op: op.function or op.one)
+UNARY_ELEMENTWISE_OPS = _select_ops(lambda op: op.unary_function or op.is_unary_elementwise)
 #: Element by element, of tensors that broadcast.
-BROADCASTING_OPS = _select_ops(lambda op: op.pair or op.broadcasts)
+BROADCASTING_OPS = _select_ops(lambda op: op.binary_function or op.is_broadcasting)
 #: Before opset 7 attributes said how these broadcast.
-LEGACY_BROADCAST_OPS = _select_ops(lambda op: op.named_broadcast)
-ACTIVATION_OPS = _select_ops(lambda op: op.activation)
+LEGACY_BROADCAST_OPS = _select_ops(lambda op: op.has_legacy_broadcast)
+ACTIVATION_OPS = _select_ops(lambda op: op.is_activation)
 #: Activation -> those that are trained in its place where a chip has it not, the most alike first.
 ACTIVATION_SUBSTITUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -367,62 +446,67 @@ ACTIVATION_SUBSTITUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ThresholdedRelu": ("Relu",),
     }
 )
-POSITIVELY_HOMOGENEOUS_OPS = _select_ops(lambda op: op.homogeneous)
-NONNEGATIVE_OPS = _select_ops(lambda op: op.positive)
+POSITIVELY_HOMOGENEOUS_OPS = _select_ops(lambda op: op.is_positively_homogeneous)
+NONNEGATIVE_OPS = _select_ops(lambda op: op.is_nonnegative)
 
 # ---- moves ----
 
 #: The same tensor.
-IDENTITY_OPS = _select_movement(DataMovement.NOTHING)
+IDENTITY_OPS = _select_movement(DataMovement.IDENTITY)
 #: Every element once, in the same order.
-RESHAPING_OPS = _select_movement(DataMovement.SHAPE, DataMovement.ONES)
+RESHAPING_OPS = _select_movement(DataMovement.RESHAPE, DataMovement.UNIT_AXES)
 #: Every element once: shapes, orders of axes.
-PERMUTATION_OPS = IDENTITY_OPS | RESHAPING_OPS | _select_movement(DataMovement.ORDER)
+PERMUTATION_OPS = IDENTITY_OPS | RESHAPING_OPS | _select_movement(DataMovement.TRANSPOSE)
 #: Whole axes, each once: put elsewhere, in, or out.
-AXIS_MOVE_OPS = _select_movement(DataMovement.ORDER, DataMovement.ONES)
+AXIS_MOVE_OPS = _select_movement(DataMovement.TRANSPOSE, DataMovement.UNIT_AXES)
 #: Some of the elements.
-SELECTION_OPS = _select_movement(DataMovement.PART)
+SELECTION_OPS = _select_movement(DataMovement.SELECT)
 #: Elements several times.
-REPEAT_OPS = _select_movement(DataMovement.COPIES)
+REPEAT_OPS = _select_movement(DataMovement.REPEAT)
 #: At each place an element of one of several tensors.
-ELEMENT_SELECT_OPS = _select_movement(DataMovement.CHOOSES)
+ELEMENT_SELECT_OPS = _select_movement(DataMovement.ELEMENT_SELECT)
 #: Nothing but elements of the tensors that are read.
 DATA_MOVEMENT_OPS = (
-    PERMUTATION_OPS | SELECTION_OPS | REPEAT_OPS | _select_movement(DataMovement.BLOCKS, DataMovement.JOINS)
+    PERMUTATION_OPS
+    | SELECTION_OPS
+    | REPEAT_OPS
+    | _select_movement(DataMovement.BLOCK_SHUFFLE, DataMovement.CONCATENATE)
 )
-SCALE_PRESERVING_OPS = PERMUTATION_OPS | SELECTION_OPS | _select_ops(lambda op: op.keeps_scale)
-CORRECTLY_ROUNDED_OPS = _select_ops(lambda op: op.exact)
-NONNEGATIVITY_PRESERVING_OPS = DATA_MOVEMENT_OPS | _select_ops(lambda op: op.keeps_sign)
+SCALE_PRESERVING_OPS = PERMUTATION_OPS | SELECTION_OPS | _select_ops(lambda op: op.preserves_scale)
+CORRECTLY_ROUNDED_OPS = _select_ops(lambda op: op.is_correctly_rounded)
+NONNEGATIVITY_PRESERVING_OPS = DATA_MOVEMENT_OPS | _select_ops(lambda op: op.preserves_nonnegativity)
 
 # ---- layers, windows, rows ----
 
-LAYER_OPS = _select_ops(lambda op: op.layer)
-RECURRENT_OPS = _select_ops(lambda op: op.recurrent)
-WINDOWED_OPS = _select_ops(lambda op: op.window)
+LAYER_OPS = _select_ops(lambda op: op.is_layer)
+RECURRENT_OPS = _select_ops(lambda op: op.is_recurrent)
+WINDOWED_OPS = _select_ops(lambda op: op.is_windowed)
 #: Operator -> "mean" or "max".
-POOL_KINDS = MappingProxyType({name: op.pool for name, op in OPERATORS.items() if op.pool})
+POOL_KINDS = MappingProxyType({name: op.pool_kind for name, op in OPERATORS.items() if op.pool_kind})
 #: Operator -> what it makes of the numbers along its axes.
-REDUCTION_KINDS = MappingProxyType({name: op.reduces for name, op in OPERATORS.items() if op.reduces})
+REDUCTION_KINDS = MappingProxyType({name: op.reduction_kind for name, op in OPERATORS.items() if op.reduction_kind})
 #: Along one axis; before opset 13 along all from one on.
-SOFTMAX_FAMILY_OPS = _select_ops(lambda op: op.row)
+SOFTMAX_FAMILY_OPS = _select_ops(lambda op: op.is_softmax_like)
 #: Those that weigh the numbers of a row against each other; Hardmax picks one.
 SOFTMAX_OPS = SOFTMAX_FAMILY_OPS - {"Hardmax"}
-NORMALIZATION_OPS = _select_ops(lambda op: op.norm)
+NORMALIZATION_OPS = _select_ops(lambda op: op.is_normalization)
 
 # ---- sizes, chance, subgraphs, integers ----
 
 #: Operator -> the inputs that decide its output's sizes.
-SHAPE_INPUTS = MappingProxyType({name: op.sized_by for name, op in OPERATORS.items() if op.sized_by})
+SHAPE_INPUTS = MappingProxyType({name: op.shape_inputs for name, op in OPERATORS.items() if op.shape_inputs})
 #: Their data decide the sizes of their outputs.
-DATA_DEPENDENT_SHAPE_OPS = _select_ops(lambda op: op.sized_by == ())
-SHAPE_QUERY_OPS = _select_ops(lambda op: op.sizes)
-INDEX_OPS = _select_ops(lambda op: op.places)
+DATA_DEPENDENT_SHAPE_OPS = _select_ops(lambda op: op.shape_inputs == ())
+SHAPE_QUERY_OPS = _select_ops(lambda op: op.returns_shape)
+INDEX_OPS = _select_ops(lambda op: op.returns_indices)
 #: Data out of sizes or of nothing: what is behind them may be large.
-DATA_GENERATING_OPS = _select_ops(lambda op: op.makes or op.moves is DataMovement.COPIES)
-RANDOM_OPS = _select_ops(lambda op: op.random)
-SEQUENCE_OPS = _select_ops(lambda op: op.sequence)
-CONTROL_FLOW_OPS = _select_ops(lambda op: op.subgraphs)
-QUANTIZATION_OPS = _select_ops(lambda op: op.quantized)
-DYNAMIC_QUANTIZATION_OPS = _select_ops(lambda op: op.run_time_scales)
+DATA_GENERATING_OPS = _select_ops(lambda op: op.generates_data or op.movement is DataMovement.REPEAT)
+RANDOM_OPS = _select_ops(lambda op: op.is_random)
+SEQUENCE_OPS = _select_ops(lambda op: op.is_sequence)
+CONTROL_FLOW_OPS = _select_ops(lambda op: op.has_subgraphs)
+QUANTIZATION_OPS = _select_ops(lambda op: op.is_quantization)
+DYNAMIC_QUANTIZATION_OPS = _select_ops(lambda op: op.computes_scales_at_run_time)
 #: Operator -> (attributes that became inputs 1, 2, ..., the opset that has them so).
-ATTRIBUTES_TO_INPUTS = MappingProxyType({name: op.inputs_since for name, op in OPERATORS.items() if op.inputs_since})
+ATTRIBUTES_TO_INPUTS = MappingProxyType(
+    {name: op.attributes_to_inputs for name, op in OPERATORS.items() if op.attributes_to_inputs}
+)

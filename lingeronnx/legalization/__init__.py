@@ -42,7 +42,7 @@ from .windows.tiles import tile_feature_map
 __all__ = ["REWRITES", "AppliedRewrite", "FitRewrite", "legalize_graph", "collect_host_reasons"]
 
 REWRITES: tuple[FitRewrite, ...] = (
-    FitRewrite("padding-taps", trim_padding_taps, within=True),
+    FitRewrite("padding-taps", trim_padding_taps, for_legal_nodes=True),
     FitRewrite("frames-of-line", convert_conv_to_frames),
     FitRewrite("rows-of-phases", fold_dilation_into_rows),
     FitRewrite("expand-dilation", expand_dilation),
@@ -61,14 +61,14 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("curve-in-rows", reshape_activation_to_rows),
     FitRewrite("smaller-input", scale_layer_norm_input),
     FitRewrite("distance-to-bound", decompose_clip),
-    FitRewrite("phases-of-lines", convert_conv_transpose1d, absent=True),
-    FitRewrite("repeat-elements", decompose_resize, absent=True),
-    FitRewrite("pad-by-copies", decompose_pad, absent=True),
-    FitRewrite("slice-apart", decompose_strided_slice, absent=True),
-    FitRewrite("absolute", decompose_abs, absent=True),
-    FitRewrite("larger", decompose_max_min, absent=True),
-    FitRewrite("tanh-of-sigmoid", decompose_tanh, absent=True),
-    FitRewrite("normalize-constant", convert_to_batch_norm, absent=True),
+    FitRewrite("phases-of-lines", convert_conv_transpose1d, for_unsupported_ops=True),
+    FitRewrite("repeat-elements", decompose_resize, for_unsupported_ops=True),
+    FitRewrite("pad-by-copies", decompose_pad, for_unsupported_ops=True),
+    FitRewrite("slice-apart", decompose_strided_slice, for_unsupported_ops=True),
+    FitRewrite("absolute", decompose_abs, for_unsupported_ops=True),
+    FitRewrite("larger", decompose_max_min, for_unsupported_ops=True),
+    FitRewrite("tanh-of-sigmoid", decompose_tanh, for_unsupported_ops=True),
+    FitRewrite("normalize-constant", convert_to_batch_norm, for_unsupported_ops=True),
 )
 
 _MAX_ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
@@ -84,12 +84,12 @@ def legalize_graph(model: ir.Model, target: Target, keep: Collection[str] = ()) 
         before = len(done)
         for node in list(model.graph):
             op, _ = find_lowering_rule(node, target)
-            absent = op is None or not op.available(target)
+            absent = op is None or not op.is_available(target)
             if node.name in keep or HOST_REASON_KEY in node.metadata_props:
                 continue
-            within = not (absent or op is None or op.violations(node, target))
+            within = not (absent or op is None or op.find_violations(node, target))
             for rewrite in REWRITES:
-                asked = rewrite.within >= within and rewrite.absent >= absent
+                asked = rewrite.for_legal_nodes >= within and rewrite.for_unsupported_ops >= absent
                 rewritten = rewrite.apply(model, node, target) if asked else None
                 if rewritten is not None:
                     done.append(AppliedRewrite(str(node.name), *rewritten))

@@ -25,10 +25,14 @@ _MIN_ROW_LENGTH = 4  # shorter rows are all start and no work
 
 def reshape_activation_to_rows(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Read the input of a sigmoid, SiLU or GELU in rows that GluInt takes."""
-    if target.curve is None or ir.base_op_type(node) not in _ACTIVATION_OPS or check_glu_axis(node, target) is None:
+    if (
+        target.sigmoid_limits is None
+        or ir.base_op_type(node) not in _ACTIVATION_OPS
+        or check_glu_axis(node, target) is None
+    ):
         return None
     sizes = [int(d or 0) for d in ir.require_shape(node.outputs[0])[1:]]
-    length = _choose_row_length(math.prod(sizes), target.curve.max_length)
+    length = _choose_row_length(math.prod(sizes), target.sigmoid_limits.max_length)
     if length is None:
         return None
     make = RewriteBuilder(model, node)
@@ -37,21 +41,21 @@ def reshape_activation_to_rows(model: ir.Model, node: ir.Node, target: Target) -
     batch: ir.Dim = (source.shape or ["N"])[0]
     parts = []
     for start, end in split_range(rows, _count_pieces(math.prod(sizes), target)):
-        some = make.crop(source, 1, start, end, "some_rows")
+        some = make.slice_axis(source, 1, start, end, "some_rows")
         shape = [batch, end - start, length]
         parts.append(make(node.op_type, [some], shape, "of_rows", dict(node.attributes), node.domain))
-    made = parts[0] if len(parts) == 1 else make.join(parts, 1, [batch, rows, length])
+    made = parts[0] if len(parts) == 1 else make.concat_parts(parts, 1, [batch, rows, length])
     make.reshape(made, sizes, "back")
     if not all(can_lower(each, target) for each in make.nodes):
-        make.undo()
+        make.discard()
         return None
-    make.done()
+    make.replace_node()
     return f"in {rows} rows of {length}" + (f", in {len(parts)} pieces" if len(parts) > 1 else ""), "exact"
 
 
 def _count_pieces(count: int, target: Target) -> int:
     """Return in how many pieces `count` numbers are taken, so that the work area leaves room for what they are."""
-    area = target.curve.work * count if target.curve is not None else 0
+    area = target.sigmoid_limits.work_bytes_per_element * count if target.sigmoid_limits is not None else 0
     memory = target.shared_memory
     return 1 if memory is None or 2 * area <= memory else -(-4 * area // memory)
 

@@ -20,7 +20,7 @@ __all__ = ["decompose_abs", "decompose_max_min"]
 
 def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write an Abs as a sum of two Relu."""
-    if node.op_type != "Abs" or node.domain or not target.runs(BATCH_NORM2D.name):
+    if node.op_type != "Abs" or node.domain or not target.can_run(BATCH_NORM2D.name):
         return None
     source = ir.require_input(node)
     if not (can_apply_batch_norm(source) and is_between_layers(node)):
@@ -28,7 +28,7 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     make, shape = RewriteBuilder(model, node), list(source.shape or ())
     negative = emit_batch_norm(make, source, -np.ones(()), np.zeros(()))
     make("Add", [make("Relu", [part], shape, "side") for part in (source, negative)], shape, "sum")
-    make.done()
+    make.replace_node()
     return "relu(x) + relu(-x)", "exact"
 
 
@@ -46,7 +46,7 @@ def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
     over = make("Relu", [make("Sub", [a, b], shape, "difference")], shape, "over")
     make("Add", [b, over], shape, "larger") if node.op_type == "Max" else make("Sub", [a, over], shape, "smaller")
     if not all(can_lower(each, target) for each in make.nodes):
-        make.undo()
+        make.discard()
         return None
-    make.done()
+    make.replace_node()
     return "a sum with the Relu of the difference", "two more roundings of half a step at most"

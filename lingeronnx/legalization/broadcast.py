@@ -39,9 +39,9 @@ def equalize_operand_shapes(model: ir.Model, node: ir.Node, target: Target) -> t
     else:
         return None
     if not all(can_lower(each, target) for each in make.nodes):
-        make.undo()
+        make.discard()
         return None
-    make.done()
+    make.replace_node()
     return what, "exact"
 
 

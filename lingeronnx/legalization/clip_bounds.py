@@ -30,12 +30,12 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Clip with other bounds than from 0 to a number as one of a distance."""
     limits = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
-    able = not target.runs(CLIP.name) and target.runs(RELU.name) and target.runs(BATCH_NORM2D.name)
+    able = not target.can_run(CLIP.name) and target.can_run(RELU.name) and target.can_run(BATCH_NORM2D.name)
     if limits is None or not able or limits[0] >= limits[1] or not is_between_layers(node):
         return None
     maker = ir.producer(ir.require_input(node))
     op = None if maker is None else find_lowering_rule(maker, target)[0]
-    if op is None or not op.available(target):  # the host computes what is read: so it may compute the Clip
+    if op is None or not op.is_available(target):  # the host computes what is read: so it may compute the Clip
         return None
     low, high = limits
     shape = ir.get_shape(node.outputs[0]) or ()
@@ -56,5 +56,5 @@ def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
             ends = [make.constant(np.array(v, np.float32), what) for v, what in ((0, "none"), (high - low, "room"))]
             above = make("Clip", [distance, *ends], sizes, "above")
         make("Add", [above, bound], sizes, "back")
-    make.done()
+    make.replace_node()
     return f"Clip{limits} written with the distance to a bound", "2 more roundings of half a step at most"

@@ -28,7 +28,7 @@ _AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
 
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a sum or product with a constant as a BatchNormalization."""
-    affine = _match_affine(node) if target.runs(BATCH_NORM2D.name) else None
+    affine = _match_affine(node) if target.can_run(BATCH_NORM2D.name) else None
     if affine is None:
         return None
     source, a, c = affine
@@ -36,7 +36,7 @@ def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tup
         return None
     make = RewriteBuilder(model, node)
     emit_batch_norm(make, source, a, c)
-    make.done()
+    make.replace_node()
     return f"{node.op_type} with a constant as a BatchNormalization", "exact"
 
 

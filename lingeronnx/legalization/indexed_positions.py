@@ -65,13 +65,13 @@ def _rewrite_as_slices(
     for axis, chosen in places.items():
         picked = _emit_positions(make, value, axis, chosen)
         if picked is None:
-            make.undo()
+            make.discard()
             return None
         value = picked
     if not make.nodes or not all(can_lower(each, target) for each in make.nodes):
-        make.undo()
+        make.discard()
         return None
-    make.done()
+    make.replace_node()
     return f"{what} as slices", "exact"
 
 
@@ -84,12 +84,12 @@ def _emit_positions(make: RewriteBuilder, value: ir.Value, axis: int, places: np
     if not len(places) > 0 or len(cuts) > _MAX_RUNS + 1:
         return None
     parts = [
-        make.crop(value, axis, int(places[a]), int(places[b - 1]) + 1, "part")
+        make.slice_axis(value, axis, int(places[a]), int(places[b - 1]) + 1, "part")
         for a, b in zip(cuts, cuts[1:], strict=False)
     ]
     shape = list(value.shape or ())
     shape[axis] = len(places)
-    return parts[0] if len(parts) == 1 else make.join(parts, axis, shape)
+    return parts[0] if len(parts) == 1 else make.concat_parts(parts, axis, shape)
 
 
 def _emit_strided_positions(
@@ -105,10 +105,10 @@ def _emit_strided_positions(
         shape[axis] = count
         parts = [
             _emit_strided_positions(make, value, axis, places[:-1], step),
-            make.crop(value, axis, last, last + 1, "last"),
+            make.slice_axis(value, axis, last, last + 1, "last"),
         ]
-        return make.join(parts, axis, shape)
-    whole = make.crop(value, axis, begin, begin + count * step, "whole_steps")
+        return make.concat_parts(parts, axis, shape)
+    whole = make.slice_axis(value, axis, begin, begin + count * step, "whole_steps")
     apart = make.reshape(whole, [math.prod(sizes[:at]) * count, step, math.prod(sizes[at + 1 :])], "steps")
-    chosen = make.crop(apart, 2, first - begin, first - begin + 1, "phase")
+    chosen = make.slice_axis(apart, 2, first - begin, first - begin + 1, "phase")
     return make.reshape(chosen, [*sizes[:at], count, *sizes[at + 1 :]], "chosen")

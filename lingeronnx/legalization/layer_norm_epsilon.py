@@ -23,11 +23,15 @@ __all__ = ["scale_layer_norm_input"]
 
 def scale_layer_norm_input(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Put a factor in front of the layer normalisation `node`, so that its epsilon is the chip's."""
-    if ir.base_op_type(node) != "LayerNormalization" or target.norm is None or check_epsilon(node, target) is None:
+    if (
+        ir.base_op_type(node) != "LayerNormalization"
+        or target.layer_norm_limits is None
+        or check_epsilon(node, target) is None
+    ):
         return None
-    if len(LayerNorm().violations(node, target)) > 1:  # it would stay in float all the same
+    if len(LayerNorm().find_violations(node, target)) > 1:  # it would stay in float all the same
         return None
-    wanted, epsilon = target.norm.epsilon, float(ir.get_attr(node, "epsilon", 1e-5))
+    wanted, epsilon = target.layer_norm_limits.epsilon, float(ir.get_attr(node, "epsilon", 1e-5))
     factor = math.sqrt(wanted / epsilon)
     source, result = ir.require_input(node), node.outputs[0]
     base = f"{result.name}_small"

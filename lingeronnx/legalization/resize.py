@@ -59,11 +59,11 @@ def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
         return done or _decompose_as_matmuls(model, node, target)
     if not whole:
         return None
-    if mode != "nearest" or target.runs("Resize") or not _is_plain_repeat(node, sizes[1:]):
+    if mode != "nearest" or target.can_run("Resize") or not _is_plain_repeat(node, sizes[1:]):
         return None
     make = RewriteBuilder(model, node)
     _emit_nearest_upsample(make, ir.require_input(node), factors)
-    make.done()
+    make.replace_node()
     return f"each element {_format_repeats(factors)} by copies side by side", "exact"
 
 
@@ -96,7 +96,7 @@ def _emit_nearest_upsample(make: RewriteBuilder, value: ir.Value, factors: Seque
 def _emit_copies(make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, what: str) -> ir.Value:
     """Return `value`, as [N, A, B] in `shape`, `count` times side by side along the last axis."""
     flat = _emit_reshape(make, value, shape, what)
-    return make.join([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
+    return make.concat_parts([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
 
 
 def _emit_reshape(make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], what: str) -> ir.Value:
@@ -125,13 +125,13 @@ def _decompose_linear_upsample(model: ir.Model, node: ir.Node, factors: Sequence
         "filtered",
         attributes,
     )
-    make.done()
+    make.replace_node()
     taken = f"each element {_format_repeats(factors)} by copies side by side, under a depthwise filter"
     return taken, "one more rounding of half a step at most"
 
 
 def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    if target.conv is None:  # nothing is gained where floats stand between integers: one rounding less
+    if target.conv_limits is None:  # nothing is gained where floats stand between integers: one rounding less
         return None
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     (_, channels, *source), (*_, high, wide) = ir.require_shape(node.inputs[0]), ir.require_shape(node.outputs[0])
@@ -139,7 +139,7 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
     strides = [int(n or 1) // m for n, m in zip(source, results, strict=True)]
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
         return None
-    if not 1 < max(strides) <= target.conv.max_kernel:
+    if not 1 < max(strides) <= target.conv_limits.max_kernel:
         return None
     if not all(_has_scale(node, 2 + axis, 1 / stride) for axis, stride in enumerate(strides)):
         return None
@@ -152,7 +152,7 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
     attributes = {"kernel_shape": strides, "strides": strides, "group": int(channels or 1)}
     taps = make.constant(np.ascontiguousarray(weight), "filter")
     make("Conv", [ir.require_input(node), taps], list(node.outputs[0].shape or ()), "filtered", attributes)
-    make.done()
+    make.replace_node()
     return (
         f"a depthwise filter {format_sizes(kernel.shape)} that moves by as much",
         "one more rounding of half a step at most",
@@ -162,7 +162,7 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
 def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a linear Resize to any sizes as a product by a constant matrix for each axis that changes."""
     coordinates, source = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")), ir.require_input(node)
-    if target.conv is None or coordinates not in COORDINATE_TRANSFORMS or ir.get_attr(node, "antialias", 0):
+    if target.conv_limits is None or coordinates not in COORDINATE_TRANSFORMS or ir.get_attr(node, "antialias", 0):
         return None
     if not is_between_layers(node):  # a last one to the size of a picture is the host's
         return None
@@ -176,14 +176,14 @@ def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tup
     make = RewriteBuilder(model, node)
     if _is_identity(of_rows) and _is_identity(of_columns):
         make.reshape(source, [int(size or 1) for size in ir.require_shape(source)[1:]], "same")
-        make.done()
+        make.replace_node()
         return "nothing: the sizes stay", "exact"
     value = make("Transpose", [source], [batch, wide, high, channels], "columns", {"perm": [0, 3, 2, 1]})
     value = _emit_interpolation(make, value, of_columns, [batch, more_wide, high, channels], "wider")
     value = make("Transpose", [value], [batch, high, more_wide, channels], "rows", {"perm": [0, 2, 1, 3]})
     value = _emit_interpolation(make, value, of_rows, [batch, more_high, more_wide, channels], "higher")
     make("Transpose", [value], [batch, channels, more_high, more_wide], "image", {"perm": [0, 3, 1, 2]})
-    make.done()
+    make.replace_node()
     return "a product by a matrix of shares for each axis", "one more rounding of half a step at most"
 
 
@@ -222,8 +222,8 @@ def _emit_edge_padding(make: RewriteBuilder, value: ir.Value, axis: int, before:
     size = int(ir.require_shape(value)[axis] or 1)
     parts = [value]
     if before:
-        parts.insert(0, make.crop(value, axis, 0, 1, "first"))
+        parts.insert(0, make.slice_axis(value, axis, 0, 1, "first"))
     if after:
-        parts.append(make.crop(value, axis, size - 1, size, "last"))
+        parts.append(make.slice_axis(value, axis, size - 1, size, "last"))
     shape[axis] = size + before + after
-    return make.join(parts, axis, shape)
+    return make.concat_parts(parts, axis, shape)

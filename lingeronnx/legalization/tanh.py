@@ -25,16 +25,16 @@ _LINEAR_OPS = (operators.LAYER_OPS - operators.RECURRENT_OPS) | {"Linear"}  # in
 
 def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a tanh as a sigmoid."""
-    if node.op_type != "Tanh" or node.domain or TANH.available(target) or not SIGMOID.available(target):
+    if node.op_type != "Tanh" or node.domain or TANH.is_available(target) or not SIGMOID.is_available(target):
         return None
     source = ir.require_input(node)
-    if not (target.runs(BATCH_NORM2D.name) and can_apply_batch_norm(source) and is_between_layers(node)):
+    if not (target.can_run(BATCH_NORM2D.name) and can_apply_batch_norm(source) and is_between_layers(node)):
         return None
     make = RewriteBuilder(model, node)
     doubled = _emit_doubled_layer(make, source) or emit_batch_norm(make, source, 2 * _ONE, 0 * _ONE)
     half = make("Sigmoid", [doubled], list(source.shape or ()), "half")
     emit_batch_norm(make, half, 2 * _ONE, -_ONE)
-    make.done()
+    make.replace_node()
     return "2*sigmoid(2x) - 1", "one more rounding of half a step at most, of steps twice as large"
 
 

@@ -40,7 +40,7 @@ MAX_UNROLLED_STEPS = 64
 def _can_join_gates(units: int, target: Target) -> bool:
     """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
     gates = [1, 1, 3 * units]
-    return not SIGMOID.violations(make_detached_node("Sigmoid", [make_detached_value(gates)], gates), target)
+    return not SIGMOID.find_violations(make_detached_node("Sigmoid", [make_detached_value(gates)], gates), target)
 
 
 def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
@@ -49,18 +49,18 @@ def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
     if node.domain != ir.FUNCTION_DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in optional_input_indices(node):
         return None
     shape = ir.get_shape(node.inputs[0])
-    if shape is None or shape[1] is None or shape[1] > MAX_UNROLLED_STEPS or not SIGMOID.available(target):
+    if shape is None or shape[1] is None or shape[1] > MAX_UNROLLED_STEPS or not SIGMOID.is_available(target):
         return None
-    maker = (_UnrolledGruBuilder if kind == "GRU" else _UnrolledLstmBuilder)(model, node, TANH.available(target))
-    maker.joined = _can_join_gates(maker.units, target)
+    maker = (_UnrolledGruBuilder if kind == "GRU" else _UnrolledLstmBuilder)(model, node, TANH.is_available(target))
+    maker.joins_gates = _can_join_gates(maker.units, target)
     maker.run()
     if any(
-        (op := find_lowering_rule(step_node, target)[0]) is None or op.violations(step_node, target)
-        for step_node in maker.build.nodes
+        (op := find_lowering_rule(step_node, target)[0]) is None or op.find_violations(step_node, target)
+        for step_node in maker.builder.nodes
     ):
-        maker.build.undo()
+        maker.builder.discard()
         return None
-    maker.done()
+    maker.replace_layer()
     curve = "" if maker.has_tanh else ", tanh made of sigmoid"
     return f"{shape[1]} steps of a {kind} written out{curve}", "every sum and product of a step is rounded to 8 bits"
 
@@ -70,45 +70,45 @@ class _UnrolledLayerBuilder:
 
     def __init__(self, model: ir.Model, node: ir.Node, has_tanh: bool) -> None:
         self.model, self.node, self.has_tanh = model, node, has_tanh
-        self.build = SubgraphBuilder(model, node)
+        self.builder = SubgraphBuilder(model, node)
         arrays = [ir.require_const_value(value) for value in node.inputs[1:4]]
         self.w, self.r, self.b = arrays[0], arrays[1], arrays[2].reshape(2, -1)
         self.units = self.r.shape[1]
         x = ir.require_input(node)
         assert x.shape is not None
         self.batch, self.length = x.shape[0], _sample_shape(x)[0]
-        self.start: dict[str, ir.Value] = {}
+        self.run_time_states: dict[str, ir.Value] = {}
         #: Where the layer begins when nothing is given at run time: zero, or a constant.
         self.first = {key: np.zeros(self.units) for key in "hc"}
         for key, index in optional_input_indices(node).items():
             array = ir.const_value(node.inputs[index])
             if array is None:
-                self.start[key] = ir.require_input(node, index)
+                self.run_time_states[key] = ir.require_input(node, index)
             else:
                 self.first[key] = array.reshape(-1).astype(np.float64)
         #: tanh(u) is 2*sigmoid(2*u) - 1 where there is no table of it.
-        self.inside = 1.0 if has_tanh else 2.0
-        self.last: dict[str, ir.Value] = {}
-        self.joined = True
+        self.tanh_input_factor = 1.0 if has_tanh else 2.0
+        self.current_states: dict[str, ir.Value] = {}
+        self.joins_gates = True
         #: What the names of the current step's nodes begin with.
-        self._at = ""
-        self._doubles: dict[float, _WeightAndBias] = {}
+        self._step_prefix = ""
+        self._doubling_weights: dict[float, _WeightAndBias] = {}
 
     def run(self) -> None:
         """Make the nodes, in the order of time, and what is read of them."""
         back = ir.get_attr(self.node, "direction") == "reverse"
         states: list[ir.Value] = []
         self.x = ir.require_input(self.node)
-        self.prepare()
+        self.build_input_products()
         for number in range(self.length):
             t = self.length - 1 - number if back else number
-            self._at = f"t{t}_"
+            self._step_prefix = f"t{t}_"
             states.append(self.step(t))
-        self._at = ""
+        self._step_prefix = ""
         self.states = states[::-1] if back else states
-        self.last["h"] = states[-1]
+        self.current_states["h"] = states[-1]
 
-    def prepare(self) -> None:
+    def build_input_products(self) -> None:
         """Make the products with x, for all steps."""
         raise NotImplementedError
 
@@ -118,18 +118,20 @@ class _UnrolledLayerBuilder:
 
     # ---- nodes ----
 
-    def make(
+    def add_node(
         self, op_type: str, inputs: Sequence[ir.Value], suffix: str, sizes: Sequence[int], domain: str = ""
     ) -> ir.Value:
         """Append a node called `<layer>_<what>`, with the step before `suffix`; return its output [N, *sizes]."""
-        return self.note(self.build(op_type, inputs, [self.batch, *sizes], self._at + suffix, domain=domain), suffix)
+        return self.mark_shared_constants(
+            self.builder(op_type, inputs, [self.batch, *sizes], self._step_prefix + suffix, domain=domain), suffix
+        )
 
-    def note(self, value: ir.Value, what: str) -> ir.Value:
+    def mark_shared_constants(self, value: ir.Value, what: str) -> ir.Value:
         """Note what the node that makes `value` has in common with those of other steps; return `value`.
 
         What is computed for all steps at once has nothing in common with a step.
         """
-        if self._at:
+        if self._step_prefix:
             ir.set_constant_base_name(ir.require_producer(value), f"{ir.output_name(self.node)}_{what}")
         return value
 
@@ -137,21 +139,23 @@ class _UnrolledLayerBuilder:
         """Return weight [O, I] and bias (default zeros) as initializers that all steps share."""
         values = np.ascontiguousarray(array, np.float32)
         zero = np.zeros(len(values)) if bias is None else bias
-        return self.build.constant(values, f"{what}_weight"), self.build.constant(
+        return self.builder.constant(values, f"{what}_weight"), self.builder.constant(
             zero.astype(np.float32), f"{what}_bias"
         )
 
-    def of_step(self, whole: ir.Value, parts: _WeightAndBias, inner: np.ndarray, t: int, what: str) -> ir.Value:
+    def select_step_product(
+        self, whole: ir.Value, parts: _WeightAndBias, inner: np.ndarray, t: int, what: str
+    ) -> ir.Value:
         """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
         with np.errstate(all="ignore"):  # what is not finite is told where scales are chosen
             added = inner @ self.first["h"]
-        if self.last or "h" in self.start or not np.any(added):
-            return self.crop(whole, 1, t, t + 1, what)
+        if self.current_states or "h" in self.run_time_states or not np.any(added):
+            return self.slice_axis(whole, 1, t, t + 1, what)
         bias = ir.require_const_value(parts[1])
-        moved = self.build.constant((bias + added).astype(np.float32), f"{what}_first_bias")
-        return self.linear(self.crop(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
+        moved = self.builder.constant((bias + added).astype(np.float32), f"{what}_first_bias")
+        return self.linear(self.slice_axis(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
 
-    def times(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
+    def scale_gate(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
         """Append the product of a gate and a constant vector, or matrix; None where that is zero."""
         if not np.any(value):
             return None
@@ -160,52 +164,52 @@ class _UnrolledLayerBuilder:
     def linear(self, x: ir.Value, parts: _WeightAndBias, what: str) -> ir.Value:
         """Append a fully connected layer."""
         units = int((ir.get_shape(parts[0]) or (0,))[0] or 0)
-        return self.make("Linear", [x, *parts], what, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN)
+        return self.add_node("Linear", [x, *parts], what, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN)
 
     def add(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
         """Append an Add of two values."""
-        return self.make("Add", [a, b], what, _sample_shape(a))
+        return self.add_node("Add", [a, b], what, _sample_shape(a))
 
     def multiply(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
         """Append a Mul of two values."""
-        return self.make("Mul", [a, b], what, _sample_shape(a))
+        return self.add_node("Mul", [a, b], what, _sample_shape(a))
 
-    def crop(self, x: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
+    def slice_axis(self, x: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Append a Slice; `x` itself where that is all of it."""
-        part = self.build.crop(x, axis, start, end, self._at + what)
-        return part if part is x else self.note(part, what)
+        part = self.builder.slice_axis(x, axis, start, end, self._step_prefix + what)
+        return part if part is x else self.mark_shared_constants(part, what)
 
-    def gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
+    def build_gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
         """Append sigmoids of the sums of all gates, and return them one by one."""
         units, sizes = self.units, _sample_shape(total)
-        if self.joined:
-            total = self.make("Sigmoid", [total], "gates", sizes)
+        if self.joins_gates:
+            total = self.add_node("Sigmoid", [total], "gates", sizes)
         parts = [
-            self.crop(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joined else '_sum'}")
+            self.slice_axis(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joins_gates else '_sum'}")
             for i, key in enumerate(keys)
         ]
-        if self.joined:
+        if self.joins_gates:
             return parts
-        return [self.make("Sigmoid", [part], key, (1, units)) for part, key in zip(parts, keys, strict=True)]
+        return [self.add_node("Sigmoid", [part], key, (1, units)) for part, key in zip(parts, keys, strict=True)]
 
-    def tanh(self, u: ir.Value, what: str, gain: float = 1.0) -> ir.Value:
+    def build_tanh(self, u: ir.Value, what: str, gain: float = 1.0) -> ir.Value:
         """Append gain * tanh(u); `u` is twice that where tanh is made of sigmoid."""
         sizes = _sample_shape(u)
         if self.has_tanh:
-            return self.make("Tanh", [u], what, sizes)
-        half = self.make("Sigmoid", [u], f"{what}_half", sizes)
-        if gain not in self._doubles:
+            return self.add_node("Tanh", [u], what, sizes)
+        half = self.add_node("Sigmoid", [u], f"{what}_half", sizes)
+        if gain not in self._doubling_weights:
             less = np.full(sizes[-1], -gain)
-            self._doubles[gain] = self.weight(2 * gain * np.eye(sizes[-1]), f"double{gain:g}", less)
-        return self.linear(half, self._doubles[gain], what)
+            self._doubling_weights[gain] = self.weight(2 * gain * np.eye(sizes[-1]), f"double{gain:g}", less)
+        return self.linear(half, self._doubling_weights[gain], what)
 
     # ---- in place of the layer ----
 
-    def done(self) -> None:
+    def replace_layer(self) -> None:
         """Put the nodes where the layer was."""
         model, node = self.model, self.node
         declare_linear_function(model)
-        model.graph.insert_before(node, self.build.nodes)
+        model.graph.insert_before(node, self.builder.nodes)
         y = node.outputs[0]
         for use in list(y.uses()):
             t = _single_step(use.node) if use.idx == 0 else None
@@ -214,22 +218,22 @@ class _UnrolledLayerBuilder:
         if self.length > 1 and (y.uses() or y.is_graph_output()):
             joined = ir.make_node("Concat", self.states, {"axis": 1}, origin=node, suffix="joined", output="", like=y)
             model.graph.insert_before(node, joined)
-            self._instead(y, joined.outputs[0])
+            self._replace_output(y, joined.outputs[0])
         elif self.length == 1:
-            self._instead(y, self.states[0])
+            self._replace_output(y, self.states[0])
         for value, key in zip(node.outputs[1:], "hc", strict=False):
-            self._instead(value, self.last[key])
+            self._replace_output(value, self.current_states[key])
         model.graph.remove(node, safe=True)
-        for step_node in reversed(self.build.nodes):  # the first step has no use for some gates
+        for step_node in reversed(self.builder.nodes):  # the first step has no use for some gates
             if not any(v.uses() or v.is_graph_output() for v in step_node.outputs):
                 model.graph.remove(step_node, safe=True)
 
-    def _instead(self, old: ir.Value, new: ir.Value) -> None:
+    def _replace_output(self, old: ir.Value, new: ir.Value) -> None:
         """Let the readers of `old` read `new`, which takes its name where that is a graph output's."""
         if not old.uses() and not old.is_graph_output():
             return
         if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
-            size = self.build.constant(np.array([0, *_sample_shape(new)], np.int64), "same_shape")
+            size = self.builder.constant(np.array([0, *_sample_shape(new)], np.int64), "same_shape")
             same = ir.make_node("Reshape", [new, size], origin=self.node, suffix="same", output="", like=old)
             self.model.graph.insert_before(self.node, same)
             new = same.outputs[0]
@@ -254,7 +258,7 @@ def _single_step(node: ir.Node) -> int | None:
 class _UnrolledGruBuilder(_UnrolledLayerBuilder):
     """Gates z, r, n in ONNX's order."""
 
-    def prepare(self) -> None:
+    def build_input_products(self) -> None:
         (wz, wr, wn), (rz, rr, rn) = (np.split(a, 3) for a in (self.w, self.r))
         (bz, br, bn), (cz, cr, cn) = (np.split(a, 3) for a in self.b)
         self._after = bool(ir.get_attr(self.node, "linear_before_reset", 0))
@@ -263,34 +267,36 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         self._of_x = self.weight(w, "gates_x", b)
         self._gates = self.linear(self.x, self._of_x, "gates_x")
         self._of_h = self.weight(self._r, "gates_h")
-        new = self.weight(self.inside * wn, "new_x", self.inside * (bn if self._after else bn + cn))
+        new = self.weight(
+            self.tanh_input_factor * wn, "new_x", self.tanh_input_factor * (bn if self._after else bn + cn)
+        )
         self._new = self.linear(self.x, new, "new_x")
-        self._rn, self._cn = self.inside * rn, self.inside * cn
+        self._rn, self._cn = self.tanh_input_factor * rn, self.tanh_input_factor * cn
         self._inner = self.weight(self._rn, "new_h", self._cn if self._after else None)
 
     def step(self, t: int) -> ir.Value:
-        h = self.last.get("h", self.start.get("h"))
-        total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
+        h = self.current_states.get("h", self.run_time_states.get("h"))
+        total = self.select_step_product(self._gates, self._of_x, self._r, t, "gates_x")
         if h is not None:
             total = self.add(total, self.linear(h, self._of_h, "gates_h"), "gates_sum")
-        r, z, rest = self.gates(total, "rzk")
-        new = self.crop(self._new, 1, t, t + 1, "new_x")
-        inner = self._reset(h, r)
+        r, z, rest = self.build_gates(total, "rzk")
+        new = self.slice_axis(self._new, 1, t, t + 1, "new_x")
+        inner = self._build_reset_term(h, r)
         if inner is not None:
             new = self.add(new, inner, "new_sum")
-        new = self.multiply(rest, self.tanh(new, "new"), "taken")
+        new = self.multiply(rest, self.build_tanh(new, "new"), "taken")
         if h is None:
-            kept = self.times(z, self.first["h"], "kept")
+            kept = self.scale_gate(z, self.first["h"], "kept")
         else:
             kept = self.multiply(z, h, "kept")
-        self.last["h"] = new if kept is None else self.add(kept, new, "h")
-        return self.last["h"]
+        self.current_states["h"] = new if kept is None else self.add(kept, new, "h")
+        return self.current_states["h"]
 
-    def _reset(self, h: ir.Value | None, r: ir.Value) -> ir.Value | None:
+    def _build_reset_term(self, h: ir.Value | None, r: ir.Value) -> ir.Value | None:
         """Return what the state adds to the sum of n."""
         if h is None:
             first = self.first["h"]
-            return self.times(r, self._rn @ first + self._cn if self._after else self._rn * first, "new_h")
+            return self.scale_gate(r, self._rn @ first + self._cn if self._after else self._rn * first, "new_h")
         if self._after:
             return self.multiply(r, self.linear(h, self._inner, "inner"), "new_h")
         return self.linear(self.multiply(r, h, "rh"), self._inner, "new_h")
@@ -299,42 +305,44 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
 class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
     """Gates i, o, f, g in ONNX's order. The cell is held doubled where tanh is made of sigmoid."""
 
-    def prepare(self) -> None:
+    def build_input_products(self) -> None:
         cut, total = 3 * self.units, self.b.sum(axis=0)
-        self._r, self._rn = self.r[:cut], self.inside * self.r[cut:]
+        self._r, self._rn = self.r[:cut], self.tanh_input_factor * self.r[cut:]
         self._of_x = self.weight(self.w[:cut], "gates_x", total[:cut])
         self._gates = self.linear(self.x, self._of_x, "gates_x")
         self._of_h = self.weight(self._r, "gates_h")
-        self._new_of_x = self.weight(self.inside * self.w[cut:], "new_x", self.inside * total[cut:])
+        self._new_of_x = self.weight(
+            self.tanh_input_factor * self.w[cut:], "new_x", self.tanh_input_factor * total[cut:]
+        )
         self._new = self.linear(self.x, self._new_of_x, "new_x")
         self._inner = self.weight(self._rn, "new_h")
-        cell = self.start.get("c")
+        cell = self.run_time_states.get("c")
         if cell is not None and not self.has_tanh:
-            cell = self.linear(cell, self.weight(self.inside * np.eye(self.units), "cell"), "cell_in")
+            cell = self.linear(cell, self.weight(self.tanh_input_factor * np.eye(self.units), "cell"), "cell_in")
         self._cell = cell
 
     def step(self, t: int) -> ir.Value:
-        h = self.last.get("h", self.start.get("h"))
-        total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
-        new = self.of_step(self._new, self._new_of_x, self._rn, t, "new_x")
+        h = self.current_states.get("h", self.run_time_states.get("h"))
+        total = self.select_step_product(self._gates, self._of_x, self._r, t, "gates_x")
+        new = self.select_step_product(self._new, self._new_of_x, self._rn, t, "new_x")
         if h is not None:
             total = self.add(total, self.linear(h, self._of_h, "gates_h"), "gates_sum")
             new = self.add(new, self.linear(h, self._inner, "new_h"), "new_sum")
-        i, o, f = self.gates(total, "iof")
-        taken = self.multiply(i, self.tanh(new, "new", self.inside), "taken")
+        i, o, f = self.build_gates(total, "iof")
+        taken = self.multiply(i, self.build_tanh(new, "new", self.tanh_input_factor), "taken")
         if self._cell is None:
-            kept = self.times(f, self.inside * self.first["c"], "kept")
+            kept = self.scale_gate(f, self.tanh_input_factor * self.first["c"], "kept")
         else:
             kept = self.multiply(f, self._cell, "kept")
         self._cell = taken if kept is None else self.add(kept, taken, "c")
-        self.last["h"] = self.multiply(o, self.tanh(self._cell, "out"), "h")
-        return self.last["h"]
+        self.current_states["h"] = self.multiply(o, self.build_tanh(self._cell, "out"), "h")
+        return self.current_states["h"]
 
-    def done(self) -> None:
+    def replace_layer(self) -> None:
         """The cell that comes out is halved where it is held doubled."""
         cell = self._cell
         assert cell is not None
         if not self.has_tanh and any(v.uses() or v.is_graph_output() for v in self.node.outputs[2:]):
-            cell = self.linear(cell, self.weight(np.eye(self.units) / self.inside, "half"), "cell_out")
-        self.last["c"] = cell
-        super().done()
+            cell = self.linear(cell, self.weight(np.eye(self.units) / self.tanh_input_factor, "half"), "cell_out")
+        self.current_states["c"] = cell
+        super().replace_layer()

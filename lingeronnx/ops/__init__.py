@@ -97,7 +97,7 @@ LOWERING_RULES: tuple[Op, ...] = (
 )
 
 #: A composition's title is not the name of the integer operator that it ends in.
-_RULES_BY_INTEGER_OP = {op.format: op for op in LOWERING_RULES if not op.title}
+_RULES_BY_INTEGER_OP = {op.integer_op: op for op in LOWERING_RULES if not op.composition_name}
 _RULES_BY_FLOAT_OP: dict[tuple[str, str], list[Op]] = {}
 for _op in LOWERING_RULES:
     for _key in _op.floats:
@@ -108,26 +108,26 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     """Return the rule by which the float `node` is lowered for `target`, or None and why there is none.
 
     Of several rules that take the node it is the first that `target` has and whose limits hold, else the first
-    that `target` has, else the first: no rule needs to know of the others. Its `available` and `violations` say what
+    that `target` has, else the first: no rule needs to know of the others. Its `is_available` and `violations` say what
     is against it.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    reasons = [op.reject(node) for op in candidates]
+    reasons = [op.explain_rejection(node) for op in candidates]
     fitting = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not fitting:
         return None, str(reasons[0])
-    there = [op for op in fitting if op.available(target)]
-    best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, target)]
+    there = [op for op in fitting if op.is_available(target)]
+    best = there[:1] if len(there) < 2 else [op for op in there if not op.find_violations(node, target)]
     return (best or there or fitting)[0], ""
 
 
 def can_lower(node: ir.Node, target: Target) -> bool:
     """Whether `target` computes the float `node` in integers, within its limits."""
     op, _ = find_lowering_rule(node, target)
-    return op is not None and op.available(target) and not op.violations(node, target)
+    return op is not None and op.is_available(target) and not op.find_violations(node, target)
 
 
 def is_table_only(kind: str) -> bool:
@@ -137,16 +137,16 @@ def is_table_only(kind: str) -> bool:
 
 def add_lowering_rule(op: Op) -> None:
     """Let another rule be asked, after those that are there."""
-    if not op.title:
-        _RULES_BY_INTEGER_OP[op.format] = op
+    if not op.composition_name:
+        _RULES_BY_INTEGER_OP[op.integer_op] = op
     for key in op.floats:
         _RULES_BY_FLOAT_OP.setdefault(key, []).append(op)
 
 
 def remove_lowering_rule(op: Op) -> None:
     """Take out what `add_lowering_rule` put in."""
-    if _RULES_BY_INTEGER_OP.get(op.format) is op:
-        del _RULES_BY_INTEGER_OP[op.format]
+    if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
+        del _RULES_BY_INTEGER_OP[op.integer_op]
     for key in op.floats:
         _RULES_BY_FLOAT_OP[key] = [other for other in _RULES_BY_FLOAT_OP.get(key, []) if other is not op]
 

@@ -46,62 +46,62 @@ class Violation:
 class Op:
     """How float operators become integer ones. Subclasses override what differs; the defaults fit what moves data.
 
-    format : the integer operator that it becomes, or of a composition the one that writes its output.
-    title : what a composition is called.
+    integer_op : the integer operator that it becomes, or of a composition the one that writes its output.
+    composition_name : what a composition is called.
     floats : (domain, op type) of the float operators that it is asked about.
     """
 
-    format: Format
-    title = ""
+    integer_op: Format
+    composition_name = ""
     floats: tuple[tuple[str, str], ...] = ()
     constraints: tuple[LimitCheck, ...] = ()
     #: What it asks of the scales of its tensors.
-    scaling = Scaling()
+    scale_constraints = Scaling()
     #: Whether it only moves data: between float operators there is no point in quantizing it.
-    moves = False
+    is_data_movement = False
     #: Whether its results are integers of its inputs, chosen or cut off: it rounds nothing.
-    keeps = False
+    preserves_integers = False
     #: Whether the host does it, in float, where no integer operator follows.
-    head = False
+    runs_on_host_when_last = False
     #: Whether an output that leaves the integers may be wider than the rest, or float.
-    wide = False
+    allows_wide_output = False
     #: Whether it may be written with a Reshape: where graphs hold one sample, that is what its axis 0 is.
-    reshapes = False
+    may_emit_reshape = False
 
     @property
     def name(self) -> str:
         """What users read: the integer operator's name, or the composition's title."""
-        return self.title or self.format.name
+        return self.composition_name or self.integer_op.name
 
     def data(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that carry activations."""
         return [0]
 
-    def results(self, node: ir.Node) -> list[int]:
+    def quantized_outputs(self, node: ir.Node) -> list[int]:
         """Return the indices of the outputs that are integers at a scale of the plan."""
         return [0]
 
-    def parameters(self, node: ir.Node) -> list[int]:
+    def weight_inputs(self, node: ir.Node) -> list[int]:
         """Return the indices of the quantized weight inputs (not biases, which are derived)."""
         return []
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why this float node is not this operator on any platform, or None."""
         return None
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Whether `target` has what this operator is lowered to."""
-        return target.runs(self.name)
+        return target.can_run(self.name)
 
-    def absence(self, node: ir.Node, target: Target) -> str:
-        """Return the reason that a user reads where `available` says no."""
+    def explain_unavailable(self, node: ir.Node, target: Target) -> str:
+        """Return the reason that a user reads where `is_available` says no."""
         return f"{target.name} has no operator for {ir.display_op_type(node)}"
 
-    def takes_zero_points(self, node: ir.Node, target: Target) -> bool:
+    def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether the activations of this float node may have zero points on `target`."""
-        if self.scaling.zero_points is not None:
-            return target.zero_points and self.scaling.zero_points(node, target)
-        return target.zero_points and self.format.zero_points and not self.title
+        if self.scale_constraints.supports_zero_points is not None:
+            return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
+        return target.zero_points and self.integer_op.supports_zero_points and not self.composition_name
 
     def macs(self, node: ir.Node) -> int:
         """Return the multiply-accumulates of one sample."""
@@ -109,16 +109,19 @@ class Op:
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
-        context.emit(self.format, node, context.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
+        context.emit(self.integer_op, node, context.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
 
-    def limits(self, target: Target) -> tuple[LimitCheck, ...]:
+    def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
         """Return the limits of this operator on `target`: those of the target's own, and the rule's."""
-        return (*(() if self.title else target.vendor.limits(self.format.name)), *self.constraints)
+        return (
+            *(() if self.composition_name else target.vendor.get_limit_checks(self.integer_op.name)),
+            *self.constraints,
+        )
 
-    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Return the limits of `target` that `node` (float or integer) breaks."""
         violations = []
-        for constraint in self.limits(target):
+        for constraint in self.get_limits(target):
             value = constraint(node, target)
             if value is not None:
                 rule, remedy = format_limit_rule(constraint, target)

@@ -42,7 +42,7 @@ def _constant_inputs(node: ir.Node) -> list[int]:
 
 def _lowers_to_batch_norm(form: BinaryIntegerOp, target: Target) -> bool:
     """Whether no operand may be a constant, so that every element becomes a channel."""
-    return target.limits(form.name, BinaryOperandLimits) is not None
+    return target.get_limits(form.name, BinaryOperandLimits) is not None
 
 
 def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
@@ -77,28 +77,28 @@ def _supports_zero_points(form: BinaryIntegerOp, node: ir.Node, target: Target) 
 class AddConstant(BinaryOp):
     """Sum of an activation and a constant tensor."""
 
-    format: BinaryIntegerOp = formats.ADD
-    title = "iqAdd (constant)"
+    integer_op: BinaryIntegerOp = formats.ADD
+    composition_name = "iqAdd (constant)"
     floats = (("", "Add"),)
-    scaling = Scaling(
-        factor="fixed",
+    scale_constraints = Scaling(
+        factor_behavior="fixed",
         shared_scales=_share_unmasked_scale,
-        room_below=_mask_headroom,
-        max_exponent=_sum_max_exponent,
-        zero_points=partial(_supports_zero_points, formats.ADD),
+        headroom_below=_mask_headroom,
+        max_output_exponent=_sum_max_exponent,
+        supports_zero_points=partial(_supports_zero_points, formats.ADD),
     )
-    factor_is_constant = False
-    reshapes = True  # to channels, where a chip takes one sample
+    constant_is_factor = False
+    may_emit_reshape = True  # to channels, where a chip takes one sample
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is computed."""
         return _computed_inputs(node)
 
-    def parameters(self, node: ir.Node) -> list[int]:
+    def weight_inputs(self, node: ir.Node) -> list[int]:
         """Return the constant operand."""
         return _constant_inputs(node)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """One constant of several values that does not widen the result."""
         if is_masked_at_run_time(node.outputs[0]):
             return RUN_TIME_MASK_REASON
@@ -115,36 +115,38 @@ class AddConstant(BinaryOp):
         one = array.size < 2 or array.dtype.kind != "f"
         return f"{node.op_type} with one constant is a table's work" if one else None
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Whether the platform has the operator it becomes."""
-        return target.runs((formats.BATCH_NORM2D if _lowers_to_batch_norm(self.format, target) else self.format).name)
+        return target.can_run(
+            (formats.BATCH_NORM2D if _lowers_to_batch_norm(self.integer_op, target) else self.integer_op).name
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
-        index, other = self.data(node)[0], self.parameters(node)[0]
+        index, other = self.data(node)[0], self.weight_inputs(node)[0]
         array = ir.require_const_value(node.inputs[other])
         shape = ir.require_shape(node.outputs[0])
-        x, y, o = context.read(node, index), context.read(node, other), context.written(node)
-        value = context.integer(node, index)
-        if _lowers_to_batch_norm(self.format, context.target):
-            self._as_channels(node, context, value, (1, *(int(d or 1) for d in shape[1:])))
+        x, y, o = context.input_qparams(node, index), context.input_qparams(node, other), context.output_qparams(node)
+        value = context.get_integer_input(node, index)
+        if _lowers_to_batch_norm(self.integer_op, context.target):
+            self._emit_as_batch_norm(node, context, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
-        constant = context.constant(node, other, y, lambda a: a.reshape(full))
-        context.emit(self.format, node, [value, constant], self.format.scales(x, y, o))
+        constant = context.add_quantized_constant(node, other, y, lambda a: a.reshape(full))
+        context.emit(self.integer_op, node, [value, constant], self.integer_op.scales(x, y, o))
 
-    def _as_channels(self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]) -> None:
-        (other,) = self.parameters(node)
-        x, o, base = low.read(node, self.data(node)[0]), low.written(node), ir.output_name(node)
+    def _emit_as_batch_norm(self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]) -> None:
+        (other,) = self.weight_inputs(node)
+        x, o, base = low.input_qparams(node, self.data(node)[0]), low.output_qparams(node), ir.output_name(node)
         count = math.prod(shape)
 
         def spread(array: np.ndarray) -> np.ndarray:
             return np.broadcast_to(array, shape).reshape(-1)
 
-        if self.factor_is_constant:
-            w = low.read(node, other)
+        if self.constant_is_factor:
+            w = low.input_qparams(node, other)
             parameters = [
-                low.constant(node, other, w, spread, f"{base}_factor"),
+                low.add_quantized_constant(node, other, w, spread, f"{base}_factor"),
                 low.array(f"{base}_offset", np.zeros(count, np.int32)),
             ]
         else:
@@ -155,9 +157,9 @@ class AddConstant(BinaryOp):
             ]
         column = [1, count, 1, 1]
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))
-        value = low.insert(formats.RESHAPE, node, "column", [value, target], {}, column, x)
+        value = low.emit_intermediate(formats.RESHAPE, node, "column", [value, target], {}, column, x)
         attrs = formats.BATCH_NORM2D.scales(x, w, o)
-        value = low.insert(formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o)
+        value = low.emit_intermediate(formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o)
         back = low.array(f"{base}_shape", np.array(shape, np.int64))
         low.emit(formats.RESHAPE, node, [value, back], {})
 
@@ -165,10 +167,12 @@ class AddConstant(BinaryOp):
 class MulConstant(AddConstant):
     """Product of an activation and a constant tensor."""
 
-    format = formats.MUL
-    title = "iqMul (constant)"
+    integer_op = formats.MUL
+    composition_name = "iqMul (constant)"
     floats = (("", "Mul"),)
-    scaling = replace(
-        AddConstant.scaling, max_exponent=_product_max_exponent, zero_points=partial(_supports_zero_points, formats.MUL)
+    scale_constraints = replace(
+        AddConstant.scale_constraints,
+        max_output_exponent=_product_max_exponent,
+        supports_zero_points=partial(_supports_zero_points, formats.MUL),
     )
-    factor_is_constant = True
+    constant_is_factor = True

@@ -31,7 +31,7 @@ __all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 def check_equal_shapes(node: ir.Node, target: Target) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
     limits, (left, right) = (
-        target.limits(formats.ADD.name, BinaryOperandLimits),
+        target.get_limits(formats.ADD.name, BinaryOperandLimits),
         (ir.get_shape(v) for v in node.inputs[:2]),
     )
     if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
@@ -42,12 +42,12 @@ def check_equal_shapes(node: ir.Node, target: Target) -> object:
 def check_mul_shapes(node: ir.Node, target: Target) -> object:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
     limits, (left, right) = (
-        target.limits(formats.MUL.name, BinaryOperandLimits),
+        target.get_limits(formats.MUL.name, BinaryOperandLimits),
         (ir.get_shape(v) for v in node.inputs[:2]),
     )
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
-    channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1]
+    channel = limits.supports_per_channel and len(left) == len(right) == 4 and right[1] == left[1]
     if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
         return None
     return f"{_format_shape(left)} and {_format_shape(right)}"
@@ -60,14 +60,14 @@ def _format_shape(shape: tuple[int | None, ...]) -> str:
 class BinaryOp(Op):
     """Two activations in, each with a scale of its own."""
 
-    format: BinaryIntegerOp
-    scaling = Scaling(shared_scales=share_no_scales)
+    integer_op: BinaryIntegerOp
+    scale_constraints = Scaling(shared_scales=share_no_scales)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return both operands."""
         return [0, 1]
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """A constant operand is not an activation."""
         if any(ir.const_value(v) is not None for v in node.inputs):
             return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
@@ -75,12 +75,12 @@ class BinaryOp(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the three scales."""
-        inputs = [context.integer(node, 0), context.integer(node, 1)]
-        context.emit(self.format, node, inputs, self.lowered_attributes(node, context))
+        inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
+        context.emit(self.integer_op, node, inputs, self.make_integer_attributes(node, context))
 
-    def lowered_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
+    def make_integer_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
         """Return the attributes of the integer node."""
-        return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
+        return self.integer_op.scales(low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node))
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
@@ -90,7 +90,7 @@ def _exclusive_operands(node: ir.Node) -> list[str]:
 
 
 def _adds_at_finer_scale(form: BinaryIntegerOp, target: Target) -> bool:
-    how = target.computes(form.name, AddArithmetic)
+    how = target.get_arithmetic(form.name, AddArithmetic)
     return how is not None and how.operands is AddOperandPrecision.FINE
 
 
@@ -130,28 +130,35 @@ def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 def _make_sum_scale_constraints(form: BinaryIntegerOp) -> Scaling:
     return Scaling(
         shared_scales=partial(_shared_summand_scales, form),
-        coarser_inputs=partial(_find_finer_summands, form),
-        max_exponent=_sum_max_exponent,
+        inputs_to_coarsen=partial(_find_finer_summands, form),
+        max_output_exponent=_sum_max_exponent,
     )
 
 
 class Add(BinaryOp):
     """Sum of two activations."""
 
-    format = formats.ADD
-    scaling = _make_sum_scale_constraints(formats.ADD)
+    integer_op = formats.ADD
+    scale_constraints = _make_sum_scale_constraints(formats.ADD)
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
     constraints = (check_equal_shapes,)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """As the others; a mask's numbers are beyond any range."""
-        return RUN_TIME_MASK_REASON if is_masked_at_run_time(node.outputs[0]) else super().reject(node)
+        return RUN_TIME_MASK_REASON if is_masked_at_run_time(node.outputs[0]) else super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
-        attrs, inputs = self.lowered_attributes(node, context), [context.integer(node, 0), context.integer(node, 1)]
-        limits = context.target.limits(formats.ADD.name, BinaryOperandLimits)
-        if limits is not None and not limits.either and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
+        attrs, inputs = (
+            self.make_integer_attributes(node, context),
+            [context.get_integer_input(node, 0), context.get_integer_input(node, 1)],
+        )
+        limits = context.target.get_limits(formats.ADD.name, BinaryOperandLimits)
+        if (
+            limits is not None
+            and not limits.can_shift_either
+            and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]
+        ):
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
         context.emit(formats.ADD, node, inputs, attrs)
@@ -164,43 +171,55 @@ class Sub(Add):
     the negated operand takes its place there.
     """
 
-    format = formats.SUB
-    scaling = _make_sum_scale_constraints(formats.SUB)
+    integer_op = formats.SUB
+    scale_constraints = _make_sum_scale_constraints(formats.SUB)
     floats = (("", "Sub"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
         shape = ir.require_shape(node.inputs[1])
-        limits = context.target.limits(formats.SUB.name, BinaryOperandLimits)
-        if limits is None or limits.images or len(shape) != 4:
+        limits = context.target.get_limits(formats.SUB.name, BinaryOperandLimits)
+        if limits is None or limits.supports_images or len(shape) != 4:
             BinaryOp.lower(self, node, context)
             return
         negated = emit_channel_affine(
             context,
             node,
             "negated",
-            context.integer(node, 1),
-            input_qparams=context.read(node, 1),
-            output_qparams=context.read(node, 1),
+            context.get_integer_input(node, 1),
+            input_qparams=context.input_qparams(node, 1),
+            output_qparams=context.input_qparams(node, 1),
             weight_qparams=Affine(1.0),
             factors=-1.0,
         )
-        context.emit(formats.ADD, node, [context.integer(node, 0), negated], self.lowered_attributes(node, context))
+        context.emit(
+            formats.ADD,
+            node,
+            [context.get_integer_input(node, 0), negated],
+            self.make_integer_attributes(node, context),
+        )
 
 
 class Mul(BinaryOp):
     """Product of two activations."""
 
-    format = formats.MUL
+    integer_op = formats.MUL
     floats = (("", "Mul"),)
     constraints = (check_mul_shapes,)
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
+    scale_constraints = Scaling(
+        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+    )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; the operand with one number per channel is the second, as the executors take it."""
-        attrs, inputs = self.lowered_attributes(node, context), [context.integer(node, 0), context.integer(node, 1)]
+        attrs, inputs = (
+            self.make_integer_attributes(node, context),
+            [context.get_integer_input(node, 0), context.get_integer_input(node, 1)],
+        )
         left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
-            attrs = self.format.scales(context.read(node, 1), context.read(node, 0), context.written(node))
+            attrs = self.integer_op.scales(
+                context.input_qparams(node, 1), context.input_qparams(node, 0), context.output_qparams(node)
+            )
             inputs.reverse()
-        context.emit(self.format, node, inputs, attrs)
+        context.emit(self.integer_op, node, inputs, attrs)

@@ -85,34 +85,40 @@ def _no_function(model: ir.Model, node: ir.Node, target: Target) -> None:
 class Scaling:
     """What a rule asks of the scales of a node's tensors. The defaults fit what moves data.
 
-    What depends on the node or the target is a function of it. Nodes are float nodes; `max_exponent` and `factor` are
-    asked of integer nodes, too.
+    What depends on the node or the target is a function of it. Nodes are float nodes; `max_output_exponent` and
+    `factor_behavior` are asked of integer nodes, too.
 
     shared_scales : (node, target) -> the pairs of tensors that must share a scale; by default input and output.
-    factor : how a positive factor on the inputs acts: it "passes" to the output, is "absorbed" by a weight, or is
+    factor_behavior : how a positive factor on the inputs acts: it "passes" to the output, is "absorbed" by a weight, or
+    is
         "fixed": there may be none.
-    max_exponent : (node, exponents of the other tensors) -> the largest exponent of the output on a target that shifts
+    max_output_exponent : (node, exponents of the other tensors) -> the largest exponent of the output on a target that
+    shifts
         right only, or None for any.
-    min_exponent : target -> the least exponent of an input of 16 bits that it reads as it is, or None where it takes
+    min_input_exponent : target -> the least exponent of an input of 16 bits that it reads as it is, or None where it
+    takes
         8 bits only.
-    coarser_inputs : (node, target, scale of each tensor) -> the inputs that are better held at the output's scale.
+    inputs_to_coarsen : (node, target, scale of each tensor) -> the inputs that are better held at the output's scale.
     output_bound : the least size that no output exceeds, where there is one: statistics ask for no room beyond it.
-    hard_bound : a size that no output can ever exceed: above 8 bits no room is left for more.
-    room_below : node -> how far below its inputs' least value the output's range has to reach, or None where it need
+    strict_output_bound : a size that no output can ever exceed: above 8 bits no room is left for more.
+    headroom_below : node -> how far below its inputs' least value the output's range has to reach, or None where it
+    need
         not.
-    function : (graph, node, target) -> the function of single real numbers that it computes, by which its input's scale
+    real_function : (graph, node, target) -> the function of single real numbers that it computes, by which its input's
+    scale
         is chosen, or None; None also where rounding the input costs more than that function tells.
-    zero_points : (node, target with zero points) -> whether its activations may have some; None: where the format takes
+    supports_zero_points : (node, target with zero points) -> whether its activations may have some; None: where the
+    format takes
         them and the rule is no composition.
     """
 
     shared_scales: Callable[[ir.Node, Target], list[ScalePair]] = share_input_output_scale
-    factor: Literal["passes", "absorbed", "fixed"] = "passes"
-    max_exponent: Callable[[ir.Node, ExponentLookup], int | None] = _no_max_exponent
-    min_exponent: Callable[[Target], int | None] = _no_min_exponent
-    coarser_inputs: Callable[[ir.Node, Target, Callable[[str], float]], list[str]] = _no_inputs_to_coarsen
+    factor_behavior: Literal["passes", "absorbed", "fixed"] = "passes"
+    max_output_exponent: Callable[[ir.Node, ExponentLookup], int | None] = _no_max_exponent
+    min_input_exponent: Callable[[Target], int | None] = _no_min_exponent
+    inputs_to_coarsen: Callable[[ir.Node, Target, Callable[[str], float]], list[str]] = _no_inputs_to_coarsen
     output_bound: float | None = None
-    hard_bound: float | None = None
-    room_below: Callable[[ir.Node], float | None] = _no_extra_headroom
-    function: Callable[[ir.Model, ir.Node, Target], UnaryFunction | None] = _no_function
-    zero_points: Callable[[ir.Node, Target], bool] | None = None
+    strict_output_bound: float | None = None
+    headroom_below: Callable[[ir.Node], float | None] = _no_extra_headroom
+    real_function: Callable[[ir.Model, ir.Node, Target], UnaryFunction | None] = _no_function
+    supports_zero_points: Callable[[ir.Node, Target], bool] | None = None

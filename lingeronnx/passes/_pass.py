@@ -48,7 +48,7 @@ class SkipReason:
     """
 
     node: ir.Node | ir.Value | None
-    why: str
+    explanation: str
     kind: str = field(init=False)
     name: str = field(init=False)
 
@@ -65,7 +65,7 @@ class SkipReason:
         object.__setattr__(self, "name", str(name))
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name} stays: {self.why}"
+        return f"{self.kind} {self.name} stays: {self.explanation}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PassResult:
     """What a pass did: the number of changes, and why it did not act where it might have."""
 
     changes: int
-    reasons: Sequence[SkipReason] = ()
+    skip_reasons: Sequence[SkipReason] = ()
 
 
 def is_strict_mode() -> bool:
@@ -90,19 +90,23 @@ def format_skipped_pass(step: str, why: str) -> str:
 
 
 class Condition(NamedTuple):
-    """What must hold of a graph before a pass sees it, or behind it; `broken` returns where it does not, or None."""
+    """What must hold of a graph before a pass sees it, or behind it.
+
+    `find_violation` returns where it does not, or None.
+    """
 
     name: str
-    broken: Callable[[ir.Model], str | None]
+    find_violation: Callable[[ir.Model], str | None]
 
 
 class Pass(NamedTuple):
     """A named step of the normalisation.
 
-    run : changes the graph in place and returns how many changes it made, or an `PassResult`. requires : what must hold
+    run : changes the graph in place and returns how many changes it made, or a `PassResult`. requires : what must hold
     before. note : what the report says when it changed something. ensures : what holds behind it. left : whether a
     node, as it is then, is one that the pass was made for: each such node has a reason. complete : no node is ever
-    left: what it cannot change is an error of the user's, or means that there is nothing to do; so it has no reasons.
+    left alone: what it cannot change is an error of the user's, or means that there is nothing to do; so it has no
+    reasons.
     """
 
     name: str
@@ -110,19 +114,19 @@ class Pass(NamedTuple):
     requires: Sequence[Condition] = ()
     note: str = ""
     ensures: Sequence[Condition] = ()
-    left: Callable[[ir.Node], bool] | None = None
-    complete: bool = False
+    is_candidate: Callable[[ir.Node], bool] | None = None
+    handles_all: bool = False
 
-    def broken(self, model: ir.Model, answer: PassResult) -> str | None:
+    def find_violation(self, model: ir.Model, answer: PassResult) -> str | None:
         """Return what does not hold of `model` behind the pass, which gave `answer`; None where all does."""
         for condition in self.ensures:
-            if (where := condition.broken(model)) is not None:
+            if (where := condition.find_violation(model)) is not None:
                 return f"{condition.name}: {where}"
-        if self.complete and answer.reasons:
-            return f"no node to be left: {answer.reasons[0]}"
-        if self.left is not None:
-            explained = {id(reason.node) for reason in answer.reasons}
-            node = next((n for n in model.graph if id(n) not in explained and self.left(n)), None)
+        if self.handles_all and answer.skip_reasons:
+            return f"no node to be left: {answer.skip_reasons[0]}"
+        if self.is_candidate is not None:
+            explained = {id(reason.node) for reason in answer.skip_reasons}
+            node = next((n for n in model.graph if id(n) not in explained and self.is_candidate(n)), None)
             return None if node is None else f"a reason for each node it leaves: {node.op_type} {node.name} has none"
         return None
 
@@ -133,12 +137,12 @@ class PassRun:
 
     name: str
     changes: int
-    reasons: Sequence[SkipReason] = ()
+    skip_reasons: Sequence[SkipReason] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield what it did as text, and one line per reason."""
         yield f"{self.name}: {self.changes} change{'' if self.changes == 1 else 's'}"
-        for reason in self.reasons:
+        for reason in self.skip_reasons:
             yield f"  {reason}"
 
 
@@ -160,7 +164,7 @@ def run_passes(
             continue
         done = ", ".join(changes) or "none"
         for need in step.requires:
-            if (where := need.broken(model)) is not None:
+            if (where := need.find_violation(model)) is not None:
                 raise PassError(step.name, f"pass {step.name} requires {need.name}, after passes {done}: {where}")
         try:
             answer = step.run(model)
@@ -170,11 +174,11 @@ def run_passes(
             raise PassError(step.name, f"pass {step.name} failed after passes {done}: {error}") from error
         if isinstance(answer, int):
             answer = PassResult(answer)
-        if (where := step.broken(model, answer)) is not None:
+        if (where := step.find_violation(model, answer)) is not None:
             raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if observer is not None:
-            observer(PassRun(step.name, answer.changes, answer.reasons), model)
+            observer(PassRun(step.name, answer.changes, answer.skip_reasons), model)
     ir.assign_node_names(model)
     return changes
 

@@ -36,21 +36,21 @@ class PassLog:
         with created_folder(self._folder):
             if step.changes:
                 ir.save(graph, self._folder / f"{len(self.steps) - 1:02}_{step.name}.onnx")
-            write_text(self._folder / "passes.txt", "\n".join(self._text()) + "\n")
+            write_text(self._folder / "passes.txt", "\n".join(self._format_lines()) + "\n")
 
-    def _text(self) -> Iterator[str]:
+    def _format_lines(self) -> Iterator[str]:
         for number, step in enumerate(self.steps):
             first, *more = step.lines()
             yield f"{number:02} {first}"
             yield from (f"   {line}" for line in more)
 
-    def reasons(self) -> list[str]:
+    def format_skip_reasons(self) -> list[str]:
         """Return, for every pass, why it finally did not act where it might have: "pass: node stays: why"."""
-        return [f"{step.name}: {reason}" for step in self._last() for reason in step.reasons]
+        return [f"{step.name}: {reason}" for step in self._last_runs() for reason in step.skip_reasons]
 
-    def last_reasons(self) -> list[SkipReason]:
+    def get_skip_reasons(self) -> list[SkipReason]:
         """Return the same as values."""
-        return [reason for step in self._last() for reason in step.reasons]
+        return [reason for step in self._last_runs() for reason in step.skip_reasons]
 
-    def _last(self) -> Iterable[PassRun]:
+    def _last_runs(self) -> Iterable[PassRun]:
         return {step.name: step for step in self.steps}.values()  # what runs again, speaks again

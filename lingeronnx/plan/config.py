@@ -66,7 +66,7 @@ class Override(BaseModel):
     out_bits: Literal[8, 16, 32, "8", "16", "32", "float"] | None = None
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def to_settings(self) -> dict[str, Any]:
         """What is set, by key; a percentile chooses that calibrator, too, where none is named."""
         settings = self.model_dump(exclude_none=True)
         if "percentile" in settings:
@@ -139,7 +139,7 @@ class QuantConfig(BaseModel):
 
     @field_validator("weight_bits", mode="before")
     @classmethod
-    def _auto(cls, value: object) -> object:
+    def _parse_auto_weight_bits(cls, value: object) -> object:
         return AUTO_WEIGHT_BITS if value == "auto" else value
 
     @field_validator("weight_scales")
@@ -158,7 +158,7 @@ class QuantConfig(BaseModel):
 
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
-    def _path(cls, value: object) -> object:
+    def _path_to_str(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
@@ -217,17 +217,17 @@ class QuantConfig(BaseModel):
                 "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, --max-flash or "
                 "--max-ms"
             )
-        widths = {"bits": target.bits, "weight_bits": target.weight_widths}
+        widths = {"bits": target.bits, "weight_bits": target.all_weight_bits}
         _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
         for selector, override in self.overrides.items():
-            settings = override.settings
+            settings = override.to_settings
             _check_widths(f"override {selector}: ", settings, widths, target)
             if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
                 raise ConfigError(
                     f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
                     f"leaves the integers has other widths there; give {', '.join(map(str, target.out_bits))}, or float"
                 )
-            if override.scale is not None and target.power_of_two and math.frexp(override.scale)[0] != 0.5:
+            if override.scale is not None and target.needs_power_of_two_scales and math.frexp(override.scale)[0] != 0.5:
                 raise ConfigError(
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
                     f"which is all that platform {target.name} takes"

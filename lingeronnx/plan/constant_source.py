@@ -34,7 +34,7 @@ class ConstantSource:
     held: Affine
     dtype: np.dtype
 
-    def quantized(self, array: np.ndarray) -> np.ndarray:
+    def quantize(self, array: np.ndarray) -> np.ndarray:
         """Return the integers of `array`."""
         return self.view(self.held.integers(array)).astype(self.dtype, copy=False)
 

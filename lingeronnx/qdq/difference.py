@@ -30,13 +30,13 @@ _SAMPLES, _RANGE_SIGMAS = 8, 4  # made-up inputs: normal, the range of the integ
 class SimulatorDifference:
     """Of one integer tensor: what computes it, and by how many counts the two forms differ.
 
-    between : whether the standard form computes in real numbers what the integers approximate.
+    computes_in_float : whether the standard form computes in real numbers what the integers approximate.
     """
 
     tensor: str
     operator: str
-    between: bool
-    worst: int
+    computes_in_float: bool
+    max_steps: int
     mean: float
 
 
@@ -47,8 +47,8 @@ def measure_differences(
 
     ModelError where the platform writes integers of other widths than the attributes say: no standard form has those.
     """
-    runner = FloatRunner(standard.graph, set(standard.integers.values()))
-    back = {integer_name: name for name, integer_name in standard.integers.items()}
+    runner = FloatRunner(standard.graph, set(standard.quantized_names.values()))
+    back = {integer_name: name for name, integer_name in standard.quantized_names.items()}
     force = {back[name]: array for name, array, _ in runner.run(feeds)}
     rows = []
     stream = Session(model).tensors(feeds, list(force), force)
@@ -56,7 +56,11 @@ def measure_differences(
         for name, array, _ in stream:
             off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
             form = standard.formats[name]
-            rows.append(SimulatorDifference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
+            rows.append(
+                SimulatorDifference(
+                    name, form.name, form.has_inexact_float_model, int(off.max(initial=0)), float(off.mean())
+                )
+            )
     except DataError as error:
         platform = detect_target(model).name
         raise ModelError(
@@ -72,9 +76,9 @@ def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarr
         shape = spec.shape
         if shape is None or any(size is None for i, size in enumerate(shape) if i != spec.axis):
             return None
-        open_size = spec.batched and not spec.single
+        open_size = spec.accepts_any_batch and not spec.is_single_sample
         size = [_SAMPLES if i == spec.axis and open_size else int(n or 1) for i, n in enumerate(shape)]
-        q = runner.inputs_held.get(spec.name)
+        q = runner.input_qparams.get(spec.name)
         if spec.dtype.kind != "f":
             feeds[spec.name] = np.zeros(size, spec.dtype)
         elif q is None:
@@ -101,17 +105,17 @@ def format_differences(
         return [f"not compared with the simulator: {error}"]
     on = "on calibration data" if samples else "on random inputs"
     told = []
-    for operator in dict.fromkeys(row.operator for row in rows if row.between or row.worst > 1):
+    for operator in dict.fromkeys(row.operator for row in rows if row.computes_in_float or row.max_steps > 1):
         those = [row for row in rows if row.operator == operator]
-        worst = max(those, key=lambda row: row.worst)
-        what = "computed in real numbers between, " if worst.between else ""
+        worst = max(those, key=lambda row: row.max_steps)
+        what = "computed in real numbers between, " if worst.computes_in_float else ""
         told.append(
-            f"{len(those)} {operator}: {what}at most {worst.worst} counts from the simulator {on} "
+            f"{len(those)} {operator}: {what}at most {worst.max_steps} counts from the simulator {on} "
             f"('{worst.tensor}'), {np.mean([row.mean for row in those]):.2g} on average"
         )
-    rest = [row for row in rows if not row.between and row.worst <= 1]
+    rest = [row for row in rows if not row.computes_in_float and row.max_steps <= 1]
     if rest:
-        worst_rest = max(row.worst for row in rest)
+        worst_rest = max(row.max_steps for row in rest)
         told.append(
             f"the {'other ' if told else ''}{len(rest)} integer tensors: at most {worst_rest} count from the simulator "
             f"{on} (ties round to even, not up)"

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..deprecation import keep_old_members
 from ..errors import ConfigError, suggest_nearest
 from ..files import read_user_file
 from ..graph import ir
@@ -50,27 +51,28 @@ _SUPPORTED_GRANULARITIES = ("PER_TENSOR", "PER_CHANNEL")
 class Encoding:
     """What a file says of one tensor.
 
-    grid : how it is held; None where it is not, for `why`. node, place : the operator that the file speaks of, and
-    which of its inputs and outputs this is, out of `many`; empty where it speaks of tensors alone.
+    qparams : how it is held; None where it is not, for `rejection`. node, place : the operator that the file speaks of,
+    and which of its inputs and outputs this is, out of `tensor_count`; empty where it speaks of tensors alone.
     """
 
     tensor: str
-    grid: Affine | None
-    why: str = ""
+    qparams: Affine | None
+    rejection: str = ""
     node: str = ""
-    place: int = 0
-    many: int = 0
+    position: int = 0
+    tensor_count: int = 0
 
 
+@keep_old_members("0.3", where="source_name", on="resolve_for")
 @dataclass(frozen=True)
 class Encodings:
-    """Scales that `tool` wrote for a float model; `where` : the file, as messages call it."""
+    """Scales that `tool` wrote for a float model; `source_name` : the file, as messages call it."""
 
     tool: str
     entries: tuple[Encoding, ...]
-    where: str = "the plan"
+    source_name: str = "the plan"
 
-    def on(self, model: ir.Model) -> ImportedQuantization:
+    def resolve_for(self, model: ir.Model) -> ImportedQuantization:
         """Return what this means for the float `model`: scales of its activations and of its weights.
 
         Raises ConfigError where it speaks of no tensor that the model has.
@@ -90,14 +92,14 @@ class Encodings:
             name = _resolve_tensor_name(entry, nodes, known)
             if name not in known:
                 refused.setdefault(name, f"the model has no tensor of that name{suggest_nearest(name, known)}")
-            elif entry.grid is None:
+            elif entry.qparams is None:
                 if constants.get(name, 2) > 1:  # of a bias nothing is needed
-                    refused.setdefault(name, entry.why)
+                    refused.setdefault(name, entry.rejection)
             else:
-                by_tensor.setdefault(name, entry.grid)
+                by_tensor.setdefault(name, entry.qparams)
         if not by_tensor:
             raise ConfigError(
-                f"{self.where} ({self.tool}) has a scale for no tensor of this model; "
+                f"{self.source_name} ({self.tool}) has a scale for no tensor of this model; "
                 f"{_format_first_rejection(refused)}"
             )
         weights = {name: grid for name, grid in by_tensor.items() if name in constants}
@@ -130,7 +132,7 @@ def _resolve_tensor_name(entry: Encoding, nodes: Mapping[str, ir.Node], known: C
     if entry.tensor in known or node is None:
         return entry.tensor
     tensors = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
-    return tensors[entry.place] if len(tensors) == entry.many else entry.tensor
+    return tensors[entry.position] if len(tensors) == entry.tensor_count else entry.tensor
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -158,9 +160,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
         ) from error
     if isinstance(body, dict) and "lingeronnx_plan" not in body:
         if "encodings" in body or "activation_encodings" in body or "param_encodings" in body:
-            return _EncodingsFile(where, body).aimet()
+            return _EncodingsFile(where, body).read_aimet()
         if "configs" in body and "values" in body:
-            return _EncodingsFile(where, body).ppq()
+            return _EncodingsFile(where, body).read_ppq()
     if isinstance(body, dict) and "lingeronnx_plan" in body:
         return Plan.from_json(text, where)
     raise ConfigError(
@@ -179,83 +181,85 @@ class _EncodingsFile:
 
     # ---- AIMET ---------------------------------------------------------------------------------------------------
 
-    def aimet(self) -> Encodings:
+    def read_aimet(self) -> Encodings:
         """Read AIMET's encodings."""
         version = self.body.get("version", "0.4.0")
         kind = re.fullmatch(r"(0\.[4-6]|1\.0|2\.0)(\.\d+)?", version) if isinstance(version, str) else None
         if kind is None:
-            self._damaged("", f"version {version!r} of AIMET's encodings", "0.4 to 0.6.1, 1.0.0 or 2.0.0")
+            self._raise_damaged("", f"version {version!r} of AIMET's encodings", "0.4 to 0.6.1, 1.0.0 or 2.0.0")
         parts = ("encodings",) if kind[1] == "2.0" else ("activation_encodings", "param_encodings")
         for part in parts:
             entries = self.body.get(part, [])
             if kind[1] in ("1.0", "2.0"):
-                one = self._second if kind[1] == "2.0" else self._first
-                for entry in self._list(entries, part):
-                    one(self._text(entry, "name", part), entry)
+                one = self._read_v2 if kind[1] == "2.0" else self._read_v1
+                for entry in self._check_list(entries, part):
+                    one(self._get_text(entry, "name", part), entry)
             else:
-                for name, entry in self._dict(entries, part).items():
-                    self._zeroth(name, [self._dict(e, name) for e in self._list(entry, name)])
+                for name, entry in self._check_dict(entries, part).items():
+                    self._read_v0(name, [self._check_dict(e, name) for e in self._check_list(entry, name)])
         return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.where)
 
-    def _zeroth(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
+    def _read_v0(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
         if not channels:
-            self._damaged(name, "no encoding", "one, or one for each channel")
+            self._raise_damaged(name, "no encoding", "one, or one for each channel")
         first = channels[0]
         if first.get("dtype", "int") != "int":
-            return self._refuse(name, f"it is held as {first['dtype']}, not in integers")
-        bits = self._bits(name, first.get("bitwidth"))
+            return self._reject(name, f"it is held as {first['dtype']}, not in integers")
+        bits = self._check_bits(name, first.get("bitwidth"))
         signed = str(first.get("is_symmetric")).lower() == "true"
         scales = [c.get("scale") for c in channels]
-        return self._unsigned(name, scales, [c.get("offset") for c in channels], bits, signed)
+        return self._add_offset_encoding(name, scales, [c.get("offset") for c in channels], bits, signed)
 
-    def _first(self, name: str, entry: Mapping[str, Any]) -> None:
+    def _read_v1(self, name: str, entry: Mapping[str, Any]) -> None:
         if entry.get("dtype", "INT") != "INT":
-            return self._refuse(name, f"it is held as {entry['dtype']}, not in integers")
+            return self._reject(name, f"it is held as {entry['dtype']}, not in integers")
         if entry.get("enc_type", "PER_TENSOR") not in _SUPPORTED_GRANULARITIES:
-            return self._refuse(name, f"{entry['enc_type']}: scales of blocks within a channel are not computed here")
+            return self._reject(name, f"{entry['enc_type']}: scales of blocks within a channel are not computed here")
         if any(entry.get("zero_point_shift") or ()):
-            return self._refuse(name, "zero_point_shift: 0 stands for no integer")
-        bits = self._bits(name, entry.get("bw"))
-        scales, offsets = self._list(entry.get("scale"), name), self._list(entry.get("offset"), name)
-        return self._unsigned(name, scales, offsets, bits, entry.get("is_sym") is True)
+            return self._reject(name, "zero_point_shift: 0 stands for no integer")
+        bits = self._check_bits(name, entry.get("bw"))
+        scales, offsets = self._check_list(entry.get("scale"), name), self._check_list(entry.get("offset"), name)
+        return self._add_offset_encoding(name, scales, offsets, bits, entry.get("is_sym") is True)
 
-    def _second(self, name: str, entry: Mapping[str, Any]) -> None:
-        kind = self._text(entry, "output_dtype", name)
+    def _read_v2(self, name: str, entry: Mapping[str, Any]) -> None:
+        kind = self._get_text(entry, "output_dtype", name)
         integer = re.fullmatch(r"(u?)int(\d+)", kind)
         if integer is None:
-            return self._refuse(name, f"it is held as {kind}, not in integers")
+            return self._reject(name, f"it is held as {kind}, not in integers")
         if "block_size" in entry or "per_block_int_scale" in entry:
-            return self._refuse(name, "block_size: scales of blocks within a channel are not computed here")
-        bits = self._bits(name, int(integer[2]))
+            return self._reject(name, "block_size: scales of blocks within a channel are not computed here")
+        bits = self._check_bits(name, int(integer[2]))
         low = 0 if integer[1] else -(1 << (bits - 1))
         scales, zeros = entry.get("y_scale"), entry.get("y_zero_point")
         scales = scales if isinstance(scales, list) else [scales]
         zeros = [0] * len(scales) if zeros is None else zeros if isinstance(zeros, list) else [zeros]
         axis = entry.get("axis") or 0
-        return self._add(Encoding(name, self._grid(name, scales, zeros, bits, low < 0, axis)))
+        return self._add_entry(Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, axis)))
 
-    def _unsigned(self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool) -> None:
+    def _add_offset_encoding(
+        self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool
+    ) -> None:
         """Add a tensor whose offsets count from the lowest integer."""
         low = -(1 << (bits - 1)) if signed else 0
-        zeros = [-(self._number(name, "offset", offset)) + low for offset in offsets]
+        zeros = [-(self._check_number(name, "offset", offset)) + low for offset in offsets]
         if signed and set(zeros) == {low + (1 << (bits - 1)) - 1}:  # without the lowest integer, around 0
             zeros = [0] * len(zeros)
-        self._add(Encoding(name, self._grid(name, scales, zeros, bits, low < 0, 0)))
+        self._add_entry(Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, 0)))
 
     # ---- PPQ -----------------------------------------------------------------------------------------------------
 
-    def ppq(self) -> Encodings:
+    def read_ppq(self) -> Encodings:
         """Read what esp-ppq's exporters write beside a model."""
-        values = self._dict(self.body["values"], "values")
-        for node, configs in self._dict(self.body["configs"], "configs").items():
-            entries = self._dict(configs, node)
+        values = self._check_dict(self.body["values"], "values")
+        for node, configs in self._check_dict(self.body["configs"], "configs").items():
+            entries = self._check_dict(configs, node)
             for place, (name, config) in enumerate(entries.items()):
-                read = self._config(name, self._dict(config, name), values)
-                self._add(replace(read, node=node, place=place, many=len(entries)))
+                read = self._read_ppq_config(name, self._check_dict(config, name), values)
+                self._add_entry(replace(read, node=node, position=place, tensor_count=len(entries)))
         return Encodings("esp-ppq", tuple(self.entries), self.where)
 
-    def _config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Encoding:
-        policy, state = self._dict(config.get("policy"), name), self._text(config, "state", name)
+    def _read_ppq_config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Encoding:
+        policy, state = self._check_dict(config.get("policy"), name), self._get_text(config, "state", name)
         if state == "FP32":
             return Encoding(name, None, "it was left in float")
         for word in ("FLOATING", "DYNAMIC"):
@@ -266,73 +270,73 @@ class _EncodingsFile:
         value = values.get(str(config.get("dominator")))
         if value is None:
             return Encoding(name, None, f"it has no scale in the file (state {state})")
-        entry = self._dict(value, name)
-        bits = self._bits(name, config.get("bit_width"))
-        low, high = (int(self._number(name, key, config.get(key))) for key in ("quant_min", "quant_max"))
+        entry = self._check_dict(value, name)
+        bits = self._check_bits(name, config.get("bit_width"))
+        low, high = (int(self._check_number(name, key, config.get(key))) for key in ("quant_min", "quant_max"))
         if high <= low:
-            self._damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
+            self._raise_damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
         if bits == _BIAS_BITS:
             return Encoding(name, Affine(1.0, bits))
         if entry.get("scale") is None:
             return Encoding(name, None, f"it has no scale in the file (state {state})")
         scales, zeros = ([v] if not isinstance(v, list) else v for v in (entry["scale"], entry.get("zero_point")))
         # A range without its lowest integer is that of the type.
-        return Encoding(name, self._grid(name, scales, zeros, bits, low < 0, 0))
+        return Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, 0))
 
     # ---- what both are made of -----------------------------------------------------------------------------------
 
-    def _add(self, entry: Encoding) -> None:
+    def _add_entry(self, entry: Encoding) -> None:
         """Keep an entry, but for a bias: its scale follows from others."""
-        if entry.grid is None or entry.grid.bits < _BIAS_BITS:
+        if entry.qparams is None or entry.qparams.bits < _BIAS_BITS:
             self.entries.append(entry)
 
-    def _refuse(self, name: str, why: str) -> None:
+    def _reject(self, name: str, why: str) -> None:
         self.entries.append(Encoding(name, None, why))
 
-    def _grid(
+    def _make_qparams(
         self, name: str, scales: Sequence[Any], zeros: Sequence[Any], bits: int, signed: bool, axis: object
     ) -> Affine:
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-        steps = [self._number(name, "scale", scale) for scale in scales]
+        steps = [self._check_number(name, "scale", scale) for scale in scales]
         if not steps or len(zeros) != len(steps):
-            self._damaged(name, f"{len(steps)} scales and {len(zeros)} zero points", "as many, one at least")
+            self._raise_damaged(name, f"{len(steps)} scales and {len(zeros)} zero points", "as many, one at least")
         for step in steps:
             if not (step > 0 and math.isfinite(1 / step)):
-                self._damaged(name, f"scale {step}", "a positive number")
-        points = [self._number(name, "zero point", zero) for zero in zeros]
+                self._raise_damaged(name, f"scale {step}", "a positive number")
+        points = [self._check_number(name, "zero point", zero) for zero in zeros]
         for point in points:
             if point != int(point) or not low <= point <= high:
-                self._damaged(name, f"zero point {point:g}", f"one of the integers {low} to {high}")
+                self._raise_damaged(name, f"zero point {point:g}", f"one of the integers {low} to {high}")
         if not isinstance(axis, int) or isinstance(axis, bool):
-            self._damaged(name, f"axis {axis!r}", "an integer")
+            self._raise_damaged(name, f"axis {axis!r}", "an integer")
         return make_file_qparams([1 / step for step in steps], points, bits, signed, axis)
 
-    def _bits(self, name: str, value: object) -> int:
+    def _check_bits(self, name: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not _MIN_BITS <= value <= _MAX_BITS:
-            self._damaged(name, f"{value!r} bits", f"an integer from {_MIN_BITS} to {_MAX_BITS}")
+            self._raise_damaged(name, f"{value!r} bits", f"an integer from {_MIN_BITS} to {_MAX_BITS}")
         return int(value)
 
-    def _number(self, name: str, what: str, value: object) -> float:
+    def _check_number(self, name: str, what: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            self._damaged(name, f"{what} {value!r}", "a number")
+            self._raise_damaged(name, f"{what} {value!r}", "a number")
         return float(value)
 
-    def _text(self, entry: object, key: str, where: str) -> str:
-        value = self._dict(entry, where).get(key)
+    def _get_text(self, entry: object, key: str, where: str) -> str:
+        value = self._check_dict(entry, where).get(key)
         if not isinstance(value, str):
-            self._damaged(where, f"{key} {value!r}", "a text")
+            self._raise_damaged(where, f"{key} {value!r}", "a text")
         return str(value)
 
-    def _dict(self, value: object, where: str) -> dict[str, Any]:
+    def _check_dict(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            self._damaged(where, f"a {type(value).__name__}", "an object of named values")
+            self._raise_damaged(where, f"a {type(value).__name__}", "an object of named values")
         return dict(value)
 
-    def _list(self, value: object, where: str) -> list[Any]:
+    def _check_list(self, value: object, where: str) -> list[Any]:
         if not isinstance(value, list):
-            self._damaged(where, f"a {type(value).__name__}", "a list")
+            self._raise_damaged(where, f"a {type(value).__name__}", "a list")
         return list(value)
 
-    def _damaged(self, name: str, found: str, wanted: str) -> NoReturn:
+    def _raise_damaged(self, name: str, found: str, wanted: str) -> NoReturn:
         at = f", '{name}'" if name else ""
         raise ConfigError(f"{self.where}{at}: it has {found}; wanted: {wanted}")

@@ -40,8 +40,8 @@ class ImportedQuantization:
 
     graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node: the grids of the
     constants that it reads, and these}, for what is renamed or multiplied later. notes : what else was done.
-    tool : what wrote the scales into a file beside a float model, whose weights may be rounded anew; empty where they
-    stand in a quantized model. refused : {what such a file speaks of: why its scale cannot be taken}.
+    source_tool : what wrote the scales into a file beside a float model, whose weights may be rounded anew; empty where
+    they stand in a quantized model. refused : {what such a file speaks of: why its scale cannot be taken}.
     """
 
     graph: ir.Model
@@ -49,8 +49,8 @@ class ImportedQuantization:
     weights: Mapping[str, Affine]
     layers: Mapping[str, tuple[tuple[Affine, np.ndarray], ...]]
     notes: tuple[str, ...]
-    tool: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    source_tool: str = ""
+    rejected: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_quantized(model: ir.Model) -> bool:
@@ -80,7 +80,7 @@ class _ModelImporter:
     weights: dict[ir.Value, Affine] = field(default_factory=dict)
     #: Integer tensor -> the real one that it stands for, and how; of a constant also its integers.
     held: dict[ir.Value, tuple[ir.Value, Affine]] = field(default_factory=dict)
-    fixed: dict[ir.Value, np.ndarray] = field(default_factory=dict)
+    constant_integers: dict[ir.Value, np.ndarray] = field(default_factory=dict)
     restored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> ImportedQuantization:
@@ -104,14 +104,14 @@ class _ModelImporter:
                     f"{node.op_type} {node.name}: it has no input, no scale or no output; the file is damaged"
                 )
             if node.op_type == _Q:
-                self._quantize(node)
+                self._remove_quantize(node)
             elif node.op_type == _DQ:
-                self._dequantize(node)
+                self._remove_dequantize(node)
             elif any(value in self.held for value in node.inputs if value is not None):
-                self._through(node)
+                self._move_real_values(node)
         for kind, count in self.restored.items():
             self.notes.append(f"{count} {kind} written out that the quantized model left to saturation")
-        self._outputs()
+        self._replace_integer_outputs()
         ir.remove_unused(model)
         model.graph.sort()
         layers = {
@@ -135,7 +135,7 @@ class _ModelImporter:
 
     # ---- the numbers of a node -----------------------------------------------------------------------------------
 
-    def _grid(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
+    def _read_qparams(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
         """Return the grid of a node whose integers are of `kind`, and its y_scale."""
         step = _resolve_constant(node.inputs[1])
         zero = _resolve_constant(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -165,32 +165,32 @@ class _ModelImporter:
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    def _quantize(self, node: ir.Node) -> None:
+    def _remove_quantize(self, node: ir.Node) -> None:
         out, source = node.outputs[0], ir.require_input(node)
-        grid, _ = self._grid(node, self._written(node))
+        grid, _ = self._read_qparams(node, self._integer_type(node))
         array = _resolve_constant(source)
         if array is not None:
             _check_channels(node, array, grid)
-            self.fixed[out] = grid.integers(array)
+            self.constant_integers[out] = grid.integers(array)
         else:
             if not grid.single:
                 self.notes.append(
                     f"'{source.name}' has a scale for each of {grid.scales.size} channels: the coarsest is read"
                 )
-            source = self._cut(node, source, grid)
+            source = self._restore_activation(node, source, grid)
             known = self.activations.get(source)
             if known is None or known.ends[1] < grid.ends[1]:
                 self.activations[source] = grid.coarsest
         self.held[out] = (source, grid)
 
-    def _written(self, node: ir.Node) -> ir.DataType | None:
+    def _integer_type(self, node: ir.Node) -> ir.DataType | None:
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         if zero is not None:
             return zero.dtype if zero.dtype is not None else node.outputs[0].dtype
         told = ir.get_attr(node, "output_dtype")
         return ir.DataType(told) if told else node.outputs[0].dtype or ir.DataType.UINT8
 
-    def _cut(self, node: ir.Node, source: ir.Value, grid: Affine) -> ir.Value:
+    def _restore_activation(self, node: ir.Node, source: ir.Value, grid: Affine) -> ir.Value:
         """Return `source` with negative numbers cut off where the grid begins at 0 and nothing else did so."""
         low, high = grid.ends
         step = 1.0 / float(grid.scales.flat[0])
@@ -226,31 +226,31 @@ class _ModelImporter:
             v is None or self._is_positive(v, depth - 1) for v in read
         )
 
-    def _dequantize(self, node: ir.Node) -> None:
+    def _remove_dequantize(self, node: ir.Node) -> None:
         source, out = ir.require_input(node), node.outputs[0]
         if source in self.held:
             real, known = self.held[source]
-            grid, step = self._grid(node, _integer_type_of(known))
+            grid, step = self._read_qparams(node, _integer_type_of(known))
             same = grid.scales.size == known.scales.size and np.allclose(grid.scales, known.scales, rtol=1e-5)
             if (grid.low, grid.high) != (known.low, known.high) or not same:
                 raise ModelError(
                     f"{_DQ} {node.name}: its scale is not the one that its integers were written with; "
                     "export the model again"
                 )
-            if source in self.fixed:
-                self._constant(node, self.fixed[source], known, step)
+            if source in self.constant_integers:
+                self._replace_constant(node, self.constant_integers[source], known, step)
             else:
-                self._join(out, real)
+                self._reconnect(out, real)
             return
         array = ir.const_value(source)
         if array is not None:
-            self._constant(node, array, *self._grid(node, source.dtype))
+            self._replace_constant(node, array, *self._read_qparams(node, source.dtype))
         elif source.is_graph_input():
-            self._enter(node, source)
+            self._expand_input_dequantize(node, source)
         else:
             raise ModelError(f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real number")
 
-    def _constant(self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray) -> None:
+    def _replace_constant(self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray) -> None:
         """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
         out = node.outputs[0]
         _check_channels(node, integers, grid)
@@ -269,7 +269,7 @@ class _ModelImporter:
         if grid.bits <= 16:
             self.weights[value] = grid
 
-    def _join(self, out: ir.Value, real: ir.Value) -> None:
+    def _reconnect(self, out: ir.Value, real: ir.Value) -> None:
         """Let the readers of `out` read the `real` tensor; a graph output keeps its name."""
         if not out.is_graph_output():
             ir.replace_all_uses(out, real)
@@ -286,9 +286,9 @@ class _ModelImporter:
         real.name, real.type = name, ir.TensorType(ir.DataType.FLOAT)
         real.shape = real.shape if real.shape is not None else out.shape
 
-    def _enter(self, node: ir.Node, source: ir.Value) -> None:
+    def _expand_input_dequantize(self, node: ir.Node, source: ir.Value) -> None:
         """Write out what a DequantizeLinear does to an input in integers: the caller goes on feeding these."""
-        grid, step = self._grid(node, source.dtype)
+        grid, step = self._read_qparams(node, source.dtype)
         if not grid.single:
             raise ModelError(f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read")
         name, added = str(node.outputs[0].name), []
@@ -320,7 +320,7 @@ class _ModelImporter:
         ir.replace_all_uses(node.outputs[0], value)
         self.activations[value] = grid
 
-    def _through(self, node: ir.Node) -> None:
+    def _move_real_values(self, node: ir.Node) -> None:
         """Let a node that moves integers move the real numbers."""
         inputs_held = [self.held[value] for value in node.inputs if value is not None and value in self.held]
         grid = inputs_held[0][1]
@@ -341,12 +341,12 @@ class _ModelImporter:
             old.name = ir.unique_tensor_name(self.model, f"{old.name}_gone")
             self.held[old], self.activations[new] = (new, grid), grid
 
-    def _outputs(self) -> None:
+    def _replace_integer_outputs(self) -> None:
         """Give the graph real outputs in place of integer ones."""
         for value in list(self.model.graph.outputs):
             if value in self.held:
                 self.notes.append(f"output '{value.name}' was in integers; it is real now")
-                self._join(value, self.held[value][0])
+                self._reconnect(value, self.held[value][0])
 
 
 def _parse_exact_scales(told: object) -> np.ndarray:

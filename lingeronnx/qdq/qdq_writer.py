@@ -49,12 +49,12 @@ def scale_from_step(step: np.ndarray) -> np.ndarray:
 class QdqGraph:
     """A graph of QuantizeLinear and DequantizeLinear.
 
-    integers : {integer tensor of the old graph: the tensor that holds it here}.
+    quantized_names : {integer tensor of the old graph: the tensor that holds it here}.
     formats : {integer tensor: what computes it}. notes : what is held otherwise.
     """
 
     graph: ir.Model
-    integers: dict[str, str]
+    quantized_names: dict[str, str]
     formats: dict[str, Format]
     notes: tuple[str, ...]
 
@@ -78,18 +78,18 @@ class _HeldTensor:
 
 @dataclass
 class QdqWriter:
-    """Writes one graph; `meaning` is what a subclass may do otherwise.
+    """Writes one graph; `write_node` is what a subclass may do otherwise.
 
-    ready : integer tensors that `meaning` gave in place of real ones.
+    integer_values : integer tensors that `write_node` gave in place of real ones.
     """
 
     model: ir.Model
-    integers: dict[str, str] = field(default_factory=dict)
+    quantized_names: dict[str, str] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.side = ArithmeticSide.of(self.model, detect_target(self.model), None)
+        self.side = ArithmeticSide.resolve(self.model, detect_target(self.model), None)
         self.sizes: dict[ir.Value, tuple[int | None, ...]] = {}
         for value in ir.iter_values(self.model):
             shape = ir.get_shape(value)
@@ -99,11 +99,11 @@ class QdqWriter:
         if any(f.domain == ir.FUNCTION_DOMAIN for f in self.model.functions.values()):
             ir.inline_functions(self.model)
         self.held: dict[ir.Value, _HeldTensor] = {}
-        self.ready: set[ir.Value] = set()
+        self.integer_values: set[ir.Value] = set()
         self.unsigned = False
         self.taken = ir.get_tensor_names(self.model)
         self.named: set[ir.Value] = set()
-        self.made: set[ir.Node] = set()
+        self.new_nodes: set[ir.Node] = set()
         self.opset = max(MIN_OPSET, ir.get_opset(self.model))
         self.steps: dict[str, float | Sequence[float]] = {}
 
@@ -112,9 +112,9 @@ class QdqWriter:
         model, before = self.model, ir.get_opset(self.model)
         old = []
         for node in list(model.graph):
-            form = self._integer(node)
+            form = self._integer_format(node)
             if form is not None:
-                self._node(form, node)
+                self._convert_node(form, node)
                 old.append(node)
         self._check_readers(old)
         for node in reversed(old):
@@ -123,7 +123,7 @@ class QdqWriter:
             model.graph.remove(node, safe=True)
         model.graph.sort()
         ir.remove_unused(model)
-        upgrade_nodes(model, before, self.opset, self.made)
+        upgrade_nodes(model, before, self.opset, self.new_nodes)
         opsets = {"": self.opset}
         ir.import_opsets(opsets, model.graph, model)
         model.graph.opset_imports.clear()
@@ -137,7 +137,7 @@ class QdqWriter:
         }:
             model.metadata_props[SCALES_KEY] = json.dumps(exact)
         ir.assign_node_names(model)
-        return QdqGraph(model, self.integers, self.formats, tuple(self.notes))
+        return QdqGraph(model, self.quantized_names, self.formats, tuple(self.notes))
 
     @staticmethod
     def _check_readers(replaced: Sequence[ir.Node]) -> None:
@@ -152,7 +152,7 @@ class QdqWriter:
                         "operator; put a Dequant before it"
                     )
 
-    def _integer(self, node: ir.Node) -> Format | None:
+    def _integer_format(self, node: ir.Node) -> Format | None:
         form = require_integer_op(node)
         if is_quantized_domain(node):
             return form
@@ -160,19 +160,20 @@ class QdqWriter:
             return None
         return (
             form
-            if self._holds(node.inputs[0]) or (ir.const_value(node.inputs[0]) is not None and _is_quantized_table(node))
+            if self._is_held(node.inputs[0])
+            or (ir.const_value(node.inputs[0]) is not None and _is_quantized_table(node))
             else None
         )
 
-    def _holds(self, value: ir.Value) -> bool:
+    def _is_held(self, value: ir.Value) -> bool:
         return value in self.held
 
-    def _node(self, op_format: Format, node: ir.Node) -> None:
+    def _convert_node(self, op_format: Format, node: ir.Node) -> None:
         attrs = read_attributes(op_format, node)
         consts = {i: a for i, value in enumerate(node.inputs) if (a := ir.find_constant(value)) is not None}
-        told = op_format.read_scales(attrs)
-        for index in op_format.operands(node):
-            self._enter(node.inputs[index], told.get(index))
+        told = op_format.input_qparams(attrs)
+        for index in op_format.kernel_inputs(node):
+            self._check_input(node.inputs[index], told.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
         read = [told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)]
         bound = KernelInfo(
@@ -181,14 +182,14 @@ class QdqWriter:
             consts,
             self.side.arithmetic(op_format, node),
             [self._shape(value) for value in node.inputs],
-            source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
+            input_dtypes=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
         )
         real = FloatNodeBuilder(
             self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken, self.unsigned
         )
-        out = op_format.out_scales(bound, [None if f is None else f.q for f in inputs])
+        out = op_format.all_output_qparams(bound, [None if f is None else f.q for f in inputs])
         widths = op_format.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
-        standard = self.meaning(op_format, real, out, widths)
+        standard = self.write_node(op_format, real, out, widths)
         self.opset = max(self.opset, real.opset)
         fresh = {value for new_node in real.nodes for value in new_node.outputs}
         for index, (old, new) in enumerate(zip(node.outputs, standard, strict=False)):
@@ -197,21 +198,24 @@ class QdqWriter:
             bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
             q = out[index]
             if q is None:
-                real.nodes += self._real(op_format, old, new, new in fresh)
+                real.nodes += self._bind_real_output(op_format, old, new, new in fresh)
             else:
                 self.formats[str(old.name)] = op_format
-                real.nodes += self._integers(real, old, new, new in fresh, q.changed(bits=bits))
-        self.made.update(real.nodes)
-        self.steps.update(real.steps)
+                real.nodes += self._append_quantize(real, old, new, new in fresh, q.changed(bits=bits))
+        self.new_nodes.update(real.nodes)
+        self.steps.update(real.scales_by_y_scale)
         self.model.graph.insert_before(node, real.nodes)
 
-    def meaning(
+    def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Return the real values of a node's outputs, or integers that are `ready`. out, bits : how these are held."""
-        return op_format.meaning(writer)
+        """Return the real values of a node's outputs, or integers that are `integer_values`.
 
-    def _enter(self, value: ir.Value | None, qparams: Affine | None) -> None:
+        Out, bits : how these are held.
+        """
+        return op_format.build_float_nodes(writer)
+
+    def _check_input(self, value: ir.Value | None, qparams: Affine | None) -> None:
         """Give a graph input that is fed in integers its real value."""
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
@@ -228,7 +232,7 @@ class QdqWriter:
         shape = self.sizes.get(value) if shape is None else shape
         return tuple(1 if d is None else d for d in shape or ())
 
-    def _real(self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
+    def _bind_real_output(self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
         """Let `new` stand for the real tensor `old`, under its name; return the nodes that this takes."""
         more = []
         free = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
@@ -240,15 +244,15 @@ class QdqWriter:
         ir.replace_all_uses(old, new)
         return more
 
-    def _integers(
+    def _append_quantize(
         self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, fresh: bool, qparams: Affine
     ) -> list[ir.Node]:
         """Quantize `new`, which stands for the integer tensor `old`, as `qparams`; return the nodes that this takes."""
         name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
-        if new in self.ready:
+        if new in self.integer_values:
             new.name = integer_name
-            return self._held(writer, old, new, qparams)
+            return self._append_dequantize(writer, old, new, qparams)
         if fresh:
             new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
             new.name = f"{name}_real" if old.is_graph_output() else name
@@ -264,18 +268,18 @@ class QdqWriter:
         kind, added = integer_storage_type(bits), []
         if kind.bitwidth != bits:
             ends = [
-                writer.constant(np.float32(end), what)
+                writer.add_constant(np.float32(end), what)
                 for end, what in zip(qparams.ends, ("least", "most"), strict=True)
             ]
             added.append(
                 ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), origin=writer.node, suffix="cut")
             )
             new = added[-1].outputs[0]
-        inputs = [new, writer.step(name, qparams.scale), *writer.zero(kind, zero_point=qparams.zero_point)]
+        inputs = [new, writer.step(name, qparams.scale), *writer.zero_point_inputs(kind, zero_point=qparams.zero_point)]
         added.append(ir.make_node("QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"))
-        return added + self._held(writer, old, added[-1].outputs[0], qparams, inputs[1:])
+        return added + self._append_dequantize(writer, old, added[-1].outputs[0], qparams, inputs[1:])
 
-    def _held(
+    def _append_dequantize(
         self,
         writer: FloatNodeBuilder,
         old: ir.Value,
@@ -288,7 +292,10 @@ class QdqWriter:
         parameters : y_scale and zero point, where there are some already.
         """
         name, kind = str(old.name), integer_storage_type(qparams.bits)
-        parameters = parameters or [writer.step(name, qparams.scale), *writer.zero(kind, zero_point=qparams.zero_point)]
+        parameters = parameters or [
+            writer.step(name, qparams.scale),
+            *writer.zero_point_inputs(kind, zero_point=qparams.zero_point),
+        ]
         self.opset = max(self.opset, writer.opset)
         integers.shape, integers.type = old.shape, ir.TensorType(kind)
         node = ir.make_node(
@@ -299,7 +306,7 @@ class QdqWriter:
         )
         node.outputs[0].shape, node.outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
         self.held[old] = _HeldTensor(node.outputs[0], qparams, integers)
-        self.integers[name] = str(integers.name)
+        self.quantized_names[name] = str(integers.name)
         if old.is_graph_output():
             outputs = self.model.graph.outputs
             outputs[list(outputs).index(old)] = integers

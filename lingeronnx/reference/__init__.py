@@ -53,6 +53,6 @@ def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
     for base in (*_REFERENCE_OPS, *_REGISTERED_OPS):
         for name in base.names:
             for domain in base.domains:
-                body = {"op_domain": domain, "default": default, "__doc__": base.__doc__, "__module__": __name__}
+                body = {"op_domain": domain, "default_target": default, "__doc__": base.__doc__, "__module__": __name__}
                 found.append(type(name, (base,), body))
     return found

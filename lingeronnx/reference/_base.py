@@ -33,13 +33,13 @@ class Attributes(dict[str, Any]):
             raise ValueError(f"attribute {key} is missing")
         return float(value)
 
-    def zero(self, key: str) -> int:
+    def zero_point(self, key: str) -> int:
         """Return the integer that stands for 0 at `scale_<key>`."""
         return int(self.get(f"zero_point_{key}") or 0)
 
-    def above(self, values: np.ndarray, key: str) -> np.ndarray:
+    def subtract_zero_point(self, values: np.ndarray, key: str) -> np.ndarray:
         """Return integers at `scale_<key>` less what stands for 0, int64."""
-        return values.astype(np.int64) - self.zero(key)
+        return values.astype(np.int64) - self.zero_point(key)
 
     @property
     def o_bits(self) -> int:
@@ -63,19 +63,19 @@ class Integer(OpRun):
     """An operator of domain `thinker`. Subclasses bring `compute`; `reference_ops` makes one class per name of it.
 
     names : op types, the current one first. domains : where nodes of these types stand
-    default : the platform of nodes that do not name one
+    default_target : the platform of nodes that do not name one
     """
 
     names: tuple[str, ...] = ()
     domains: tuple[str, ...] = ("thinker", "linger")
     op_schema = None  # attributes are what the node says; ONNX knows none of these operators
-    default: Target
+    default_target: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
         found = Attributes({_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()})
-        named = str(found.get("platform", self.default.name))
-        target = self.default if named == self.default.name else get_target(named)
-        how = target.arithmetic(self.names[0])
+        named = str(found.get("platform", self.default_target.name))
+        target = self.default_target if named == self.default_target.name else get_target(named)
+        how = target.find_arithmetic(self.names[0])
         try:
             if how is None:
                 raise ValueError(f"{target.name} has no such operator")
@@ -89,7 +89,9 @@ class Integer(OpRun):
         raise NotImplementedError
 
     @staticmethod
-    def rescaled(acc: np.ndarray, a: Attributes, how: Arithmetic, *scales: str, axis: int = 1) -> np.ndarray:
+    def requantize_accumulator(
+        acc: np.ndarray, a: Attributes, how: Arithmetic, *scales: str, axis: int = 1
+    ) -> np.ndarray:
         """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width.
 
         Where scale_w is a list, channel c along `axis` has number c of it, which begins again after the last one.
@@ -99,7 +101,9 @@ class Integer(OpRun):
             if how.requantize.shifts or acc.shape[axis] % len(channels):
                 raise ValueError(f"scale_w has {len(channels)} numbers for {acc.shape[axis]} outputs")
             parts = [
-                Integer.rescaled(part, Attributes({**a, "scale_w": channels[c % len(channels)]}), how, *scales)
+                Integer.requantize_accumulator(
+                    part, Attributes({**a, "scale_w": channels[c % len(channels)]}), how, *scales
+                )
                 for c, part in enumerate(np.moveaxis(acc, axis, 0))
             ]
             return np.stack(parts, axis)
@@ -107,7 +111,7 @@ class Integer(OpRun):
         for key in scales:
             held *= a.scale(key)
         width = how.requantize.bits or a.o_bits
-        return requantize(acc, a.scale("scale_o") / held, width, how.requantize, a.zero("o"))
+        return requantize(acc, a.scale("scale_o") / held, width, how.requantize, a.zero_point("o"))
 
 
 class StandardOpRun(Integer):
@@ -116,13 +120,13 @@ class StandardOpRun(Integer):
     domains = ("", "thinker", "linger")
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        if self.op_domain or self.ours(inputs, attributes):
+        if self.op_domain or self.is_vendor_form(inputs, attributes):
             return super()._run(*inputs, **attributes)
         from onnx.reference.ops import load_op
 
         theirs = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
         return theirs(self.onnx_node, self.run_params).run(*inputs)
 
-    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
+    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """Whether the node is in the format's own form; by default whether it works on narrow integers."""
         return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

@@ -29,7 +29,11 @@ class Concat(Integer):
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
             if raises_only and exact_log2(ratio) < 0:
                 x = x * 0
-            parts.append(requantize(a.above(x, f"x_{index}"), ratio, a.o_bits, arithmetic.requantize, a.zero("o")))
+            parts.append(
+                requantize(
+                    a.subtract_zero_point(x, f"x_{index}"), ratio, a.o_bits, arithmetic.requantize, a.zero_point("o")
+                )
+            )
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
         return np.concatenate(parts, int(axis or 0))
 
@@ -58,7 +62,7 @@ class Split(StandardOpRun):
 
     names: tuple[str, ...] = ("Split",)
 
-    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
+    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """The standard has no `dims`."""
         return "dims" in attributes
 
@@ -117,12 +121,12 @@ class Resize(StandardOpRun):
             raise ValueError(f"mode = {a['mode']}: only the nearest element has an integer form")
         for axis, factor in enumerate(factors.tolist()):
             count = int(x.shape[axis] * Fraction(factor))
-            places = [self.nearest(a, i, Fraction(factor), x.shape[axis], count) for i in range(count)]
+            places = [self.nearest_index(a, i, Fraction(factor), x.shape[axis], count) for i in range(count)]
             x = x.take(places, axis)
         return x
 
     @staticmethod
-    def nearest(a: Attributes, i: int, factor: Fraction, size: int, count: int) -> int:
+    def nearest_index(a: Attributes, i: int, factor: Fraction, size: int, count: int) -> int:
         """Return the element of `size` that result `i` of `count` shows."""
         half, rule = Fraction(1, 2), a.get("coordinate_transformation_mode") or "half_pixel"
         if rule == "asymmetric":
@@ -150,7 +154,7 @@ class Squeeze(StandardOpRun):
 
     names: tuple[str, ...] = ("Squeeze",)
 
-    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
+    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """Opset 13 takes them as an input."""
         return "axes" in attributes
 

@@ -32,12 +32,12 @@ class Add(Integer):
         """Bring both to one scale, add, saturate."""
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
-        above = [a.above(values, key) for values, key in zip(inputs, "xy", strict=True)]
+        above = [a.subtract_zero_point(values, key) for values, key in zip(inputs, "xy", strict=True)]
         if arithmetic.operands is AddOperandPrecision.WIDE:
             x, y = (
                 requantize(v, r, 62, arithmetic.requantize).astype(object) for v, r in zip(above, ratios, strict=True)
             )
-            return cast_to_width(saturate(x + self.sign * y + a.zero("o"), a.o_bits), a.o_bits)
+            return cast_to_width(saturate(x + self.sign * y + a.zero_point("o"), a.o_bits), a.o_bits)
         if arithmetic.operands is AddOperandPrecision.BYTES:
             x, y = (requantize(v, r, 8, arithmetic.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
             return cast_to_width(saturate(x + self.sign * y, 8), 8)
@@ -45,7 +45,7 @@ class Add(Integer):
         for values, ratio in zip(above, ratios, strict=True):
             m, s = fixed_point_multiplier(ratio * 2**16)
             fine.append(round_shift_half_up(to_python_ints(values) * m, s))
-        whole = round_shift(fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding) + a.zero("o")
+        whole = round_shift(fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding) + a.zero_point("o")
         return cast_to_width(saturate(whole, a.o_bits), a.o_bits)
 
 
@@ -63,8 +63,8 @@ class Mul(Integer):
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply and round once."""
-        x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
-        return self.rescaled(x * y, a, arithmetic, "scale_x", "scale_y")
+        x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
+        return self.requantize_accumulator(x * y, a, arithmetic, "scale_x", "scale_y")
 
 
 class Div(Integer):

@@ -45,7 +45,7 @@ class Conv(Integer):
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
-        padded = np.pad(a.above(x, "x"), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+        padded = np.pad(a.subtract_zero_point(x, "x"), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
         space = [
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)
         ]
@@ -55,7 +55,7 @@ class Conv(Integer):
             patch = padded[:, :, *seen]
             taps = weight[:, :, *place].astype(np.int64)
             acc += _grouped_matmul(patch, taps, group)
-        return self.rescaled(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
+        return self.requantize_accumulator(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
 
 
 def _grouped_matmul(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
@@ -92,10 +92,10 @@ class ConvTranspose(Integer):
             reached = [
                 _strided_slice(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)
             ]
-            acc[:, :, *reached] += _grouped_matmul(a.above(x, "x"), turned, group)
+            acc[:, :, *reached] += _grouped_matmul(a.subtract_zero_point(x, "x"), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
         acc = acc[:, :, *kept]
-        return self.rescaled(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
+        return self.requantize_accumulator(_add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w")
 
 
 class Linear(Integer):
@@ -106,7 +106,7 @@ class Linear(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X W^T + b over the last axis; of groups, the sum of each times its factor."""
         x, weight, bias, factors = inputs[0], inputs[1], get_optional_input(inputs, 2), get_optional_input(inputs, 3)
-        above, size = a.above(x, "x"), int(a.get("group_size") or weight.shape[1])
+        above, size = a.subtract_zero_point(x, "x"), int(a.get("group_size") or weight.shape[1])
         acc = np.zeros((*x.shape[:-1], len(weight)), np.int64)
         for group, start in enumerate(range(0, weight.shape[1], size)):
             of = slice(start, start + size)
@@ -114,7 +114,7 @@ class Linear(Integer):
             acc += sums if factors is None else sums * factors[:, group].astype(np.int64)
         if bias is not None:
             acc = acc + bias.astype(np.int64)
-        return self.rescaled(acc, a, arithmetic, "scale_x", "scale_w", axis=-1)
+        return self.requantize_accumulator(acc, a, arithmetic, "scale_x", "scale_w", axis=-1)
 
 
 class Bmm(Integer):
@@ -124,8 +124,8 @@ class Bmm(Integer):
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply the matrices and round once."""
-        x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
-        return self.rescaled(x @ y, a, arithmetic, "scale_x", "scale_y")
+        x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
+        return self.requantize_accumulator(x @ y, a, arithmetic, "scale_x", "scale_y")
 
 
 class BatchNorm2d(Integer):
@@ -137,8 +137,8 @@ class BatchNorm2d(Integer):
         """X * w[c] + b[c]."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
-        acc = a.above(x, "x") * factor.astype(np.int64).reshape(column)
-        return self.rescaled(_add_bias(acc, offset.reshape(-1)), a, arithmetic, "scale_x", "scale_w")
+        acc = a.subtract_zero_point(x, "x") * factor.astype(np.int64).reshape(column)
+        return self.requantize_accumulator(_add_bias(acc, offset.reshape(-1)), a, arithmetic, "scale_x", "scale_w")
 
 
 FAMILY: tuple[type[Integer], ...] = (Conv, Conv1d, ConvTranspose, Linear, Bmm, BatchNorm2d)

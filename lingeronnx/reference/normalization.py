@@ -76,11 +76,11 @@ class Softmax(Integer):
             exact_log2(scale)
         m, s = fixed_point_multiplier(2.0**25 / scale)
         q25 = [[int(saturate(round_shift_half_up(v * m, s), 32)) for v in row] for row in rows.tolist()]
-        q15 = np.array([self.row(row, arithmetic) for row in q25], object).reshape(x.shape)
+        q15 = np.array([self.compute_row(row, arithmetic) for row in q25], object).reshape(x.shape)
         return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, arithmetic.requantize)
 
     @staticmethod
-    def row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
+    def compute_row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
         """Return a row in Q15."""
         return _normalize_exponentials(_exponentials(row, how)[1], how)
 
@@ -91,7 +91,7 @@ class LogSoftmax(Softmax):
     names: tuple[str, ...] = ("LogSoftmaxInt",)
 
     @staticmethod
-    def row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
+    def compute_row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
         """Return a row in Q15."""
         distances, powers = _exponentials(row, how)
         total = int(saturate(sum(powers), 32))
@@ -114,14 +114,14 @@ class LayerNorm(Integer):
         epsilon = a.get("epsilon")
         floor = math.floor((1e-5 if epsilon is None else float(epsilon)) * scale**2 * count**2 + 0.5)
         acc = [
-            [n * g + b for n, g, b in zip(self.normal(row, floor), gamma, beta, strict=True)]
+            [n * g + b for n, g, b in zip(self.normalize_row(row, floor), gamma, beta, strict=True)]
             for row in x.reshape(-1, count).tolist()
         ]
         held = np.array(acc, object).reshape(x.shape)
         return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, arithmetic.requantize)
 
     @staticmethod
-    def normal(row: list[int], floor: int) -> list[int]:
+    def normalize_row(row: list[int], floor: int) -> list[int]:
         """Return the row less its mean over its deviation, Q10 in 16 bits."""
         count, total = len(row), sum(row)
         spread = count * sum(v * v for v in row) - total**2 + floor

@@ -70,17 +70,20 @@ class AvgPool(Integer):
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        total, area = _pool_windows(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
+        total, area = (
+            _pool_windows(a.subtract_zero_point(x, "x"), a, 0, lambda w: w.sum(axes)),
+            math.prod(a["kernel_shape"]),
+        )
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
         divisor = expect_arithmetic(arithmetic, AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.ONE_ROUNDING:
-            return requantize(total, o_scale / (x_scale * area), a.o_bits, arithmetic.requantize, a.zero("o"))
+            return requantize(total, o_scale / (x_scale * area), a.o_bits, arithmetic.requantize, a.zero_point("o"))
         byte = divisor is AverageDivisor.AREA_IN_A_BYTE
-        return self.on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
+        return self.average_on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
 
     @staticmethod
-    def on_chip(total: np.ndarray, area: int, left_shift: int, area_in_byte: bool) -> np.ndarray:
+    def average_on_chip(total: np.ndarray, area: int, left_shift: int, area_in_byte: bool) -> np.ndarray:
         """Return the int8 mean of `area` numbers, moved up by `left_shift` = q_o - q_x, as a chip computes it.
 
         area_in_byte : as venus, which looks at no scales where it can shift, and holds the area in a signed byte where

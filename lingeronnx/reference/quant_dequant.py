@@ -57,7 +57,7 @@ class Requant(Integer):
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Shift either way, or multiply."""
-        x = a.above(inputs[0], "x")
+        x = a.subtract_zero_point(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
@@ -67,8 +67,8 @@ class Requant(Integer):
             ):  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return cast_to_width((moved + half) % (2 * half) - half, a.o_bits)
-            return cast_to_width(saturate(moved + a.zero("o"), a.o_bits), a.o_bits)
-        return requantize(x, ratio, a.o_bits, arithmetic.requantize, a.zero("o"))
+            return cast_to_width(saturate(moved + a.zero_point("o"), a.o_bits), a.o_bits)
+        return requantize(x, ratio, a.o_bits, arithmetic.requantize, a.zero_point("o"))
 
 
 FAMILY: tuple[type[Integer], ...] = (Quant, Dequant, Requant)

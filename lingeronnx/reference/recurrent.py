@@ -51,24 +51,24 @@ def _rescale_sums(values: np.ndarray, scale: float, bits: int, how: Arithmetic, 
 
 
 class _RecurrentOpRun(Integer):
-    gates: str
+    gate_order: str
 
-    def order(self, how: Arithmetic) -> str:
+    def target_gate_order(self, how: Arithmetic) -> str:
         """Return in which order the platform has the gates."""
         raise NotImplementedError
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Walk along time; y stays at the place of its input."""
         x, *more = inputs[:-4]
-        parts = [self.ordered(w.astype(np.int64), self.order(arithmetic)) for w in inputs[-4:]]
+        parts = [self.reorder_gates(w.astype(np.int64), self.target_gate_order(arithmetic)) for w in inputs[-4:]]
         lengths, *starts = [*more, None, None, None][:3]
-        time_first = self.time_first(a, x)
+        time_first = self.is_time_first(a, x)
         rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
         units = parts[1].shape[1]
         y = np.zeros((*rows.shape[:2], units), np.int64)
         last: list[State] = []
         for k, (sample, row) in enumerate(zip(y, rows.astype(np.int64), strict=True)):
-            state = self.start(units)
+            state = self.make_initial_state(units)
             for index, given in enumerate(starts):
                 if given is not None:
                     state[index] = [int(v) for v in np.broadcast_to(given, (len(y), 1, units))[k, 0]]
@@ -77,20 +77,20 @@ class _RecurrentOpRun(Integer):
                 state = self.step(a, arithmetic, row[t], state, parts)
                 sample[t] = state[0]
             last.append(state)
-        return self.finish(a, np.moveaxis(y, 0, 1) if time_first else y, last, arithmetic)
+        return self.make_outputs(a, np.moveaxis(y, 0, 1) if time_first else y, last, arithmetic)
 
-    def ordered(self, array: np.ndarray, gates: str) -> np.ndarray:
+    def reorder_gates(self, array: np.ndarray, gates: str) -> np.ndarray:
         """Return a weight or bias with the gates in the order of this file."""
         parts = np.split(array, len(gates))
-        return np.concatenate([parts[gates.index(gate)] for gate in self.gates])
+        return np.concatenate([parts[gates.index(gate)] for gate in self.gate_order])
 
-    def time_first(self, a: Attributes, x: np.ndarray) -> bool:
+    def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
         return not a.get("batch_first")
 
     def forward(self, a: Attributes, how: Arithmetic) -> bool:
         return bool(a.get("go_forward", 1))
 
-    def start(self, units: int) -> State:
+    def make_initial_state(self, units: int) -> State:
         return [[0] * units]
 
     def state_scale(self, a: Attributes) -> float:
@@ -108,25 +108,25 @@ class _RecurrentOpRun(Integer):
     def step(self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: LayerWeights) -> State:
         raise NotImplementedError
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
+    def make_outputs(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         raise NotImplementedError
 
 
 class Lstm(_RecurrentOpRun):
     """Gates i, f, g, o. venus: sums in Q11, gates of 8 bits; otherwise sums in Q27, gates of 16 bits."""
 
-    gates = "ifgo"
+    gate_order = "ifgo"
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
-    def order(self, how: Arithmetic) -> str:
+    def target_gate_order(self, how: Arithmetic) -> str:
         """Return the row's."""
         return expect_arithmetic(how, arithmetic.LstmArithmetic).gates
 
-    def time_first(self, a: Attributes, x: np.ndarray) -> bool:
+    def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
         """The chips take [1, T, I] for either value of batch_first."""
         return not a.get("batch_first") and x.shape[0] != 1
 
-    def start(self, units: int) -> State:
+    def make_initial_state(self, units: int) -> State:
         """Return a state and a cell of zeros."""
         return [[0] * units, [0] * units]
 
@@ -155,7 +155,7 @@ class Lstm(_RecurrentOpRun):
             new_h.append(int(requantize([out], scale / held, width, how.requantize)[0]))
         return [new_h, new_c]
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
+    def make_outputs(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         """The sequence, the last state, the last cell: int32, on venus int16 numbers packed into its first half."""
         h = cast_to_width([state[0] for state in last], a.o_bits)
         c = np.array([state[1] for state in last], np.int64)
@@ -165,7 +165,7 @@ class Lstm(_RecurrentOpRun):
             cells = packed.view(np.int32)
         else:
             cells = c.astype(np.int32)
-        if self.time_first(a, y):
+        if self.is_time_first(a, y):
             return cast_to_width(y, a.o_bits), h[None], cells[None]
         return cast_to_width(y, a.o_bits), h[:, None], cells[:, None]
 
@@ -173,10 +173,10 @@ class Lstm(_RecurrentOpRun):
 class Gru(_RecurrentOpRun):
     """Gates r, z, n. Chips: gates of 8 bits, the state halved, time always forwards; `generic`: as it is defined."""
 
-    gates = "rzn"
+    gate_order = "rzn"
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
-    def order(self, how: Arithmetic) -> str:
+    def target_gate_order(self, how: Arithmetic) -> str:
         """Return the row's."""
         return expect_arithmetic(how, arithmetic.GruArithmetic).gates
 
@@ -189,10 +189,10 @@ class Gru(_RecurrentOpRun):
     def step(self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: LayerWeights) -> State:
         """Return the state after one step."""
         how = expect_arithmetic(how, arithmetic.GruArithmetic)
-        compute = self.defined if how.form is GruVariant.DEFINED else self.on_chip
+        compute = self.step_as_defined if how.form is GruVariant.DEFINED else self.step_on_chip
         return [compute(a, how, x, state[0], parts)]
 
-    def on_chip(
+    def step_on_chip(
         self, a: Attributes, how: arithmetic.GruArithmetic, x: np.ndarray, h: list[int], parts: LayerWeights
     ) -> list[int]:
         """The executor's; on venusA the state is left out of r and z."""
@@ -210,7 +210,7 @@ class Gru(_RecurrentOpRun):
             new.append(int(requantize([mixed], self.state_scale(a) / 2**14, a.o_bits, Requantization(shifts=True))[0]))
         return new
 
-    def defined(
+    def step_as_defined(
         self, a: Attributes, how: arithmetic.GruArithmetic, x: np.ndarray, h: list[int], parts: LayerWeights
     ) -> list[int]:
         """Return n + z * (h - n); gates in Q31 (Q15 for wide states), the reset gate after or before the product."""
@@ -231,10 +231,10 @@ class Gru(_RecurrentOpRun):
             new.append(_saturate(held + round_shift_half_up(z * (h[u] - held), bits), a.o_bits))
         return new
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
+    def make_outputs(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         """The sequence and the last state."""
         h = cast_to_width([state[0] for state in last], a.o_bits)
-        return cast_to_width(y, a.o_bits), h[None] if self.time_first(a, y) else h[:, None]
+        return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, y) else h[:, None]
 
 
 FAMILY: tuple[type[Integer], ...] = (Lstm, Gru)

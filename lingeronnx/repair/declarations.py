@@ -25,12 +25,12 @@ def _type_name(elem: int) -> str:
 
 def _correct_type(kind: TensorKind, declared: int) -> int:
     """Return the element type that a tensor of `kind` should be declared with; `declared` where nothing is known."""
-    if kind.integer:
+    if kind.is_integer:
         return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
-    if kind.what == "real" and kind.elem == TensorProto.FLOAT and declared in _NOT_REAL:
+    if kind.category == "real" and kind.element_type == TensorProto.FLOAT and declared in _NOT_REAL:
         return int(TensorProto.FLOAT)
-    if kind.what == "other" and kind.elem and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED):
-        return kind.elem
+    if kind.category == "other" and kind.element_type and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED):
+        return kind.element_type
     return declared
 
 
@@ -39,12 +39,12 @@ def _correct_type(kind: TensorKind, declared: int) -> int:
 
 def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
     """Yield (input or output, the declaration, the right type)."""
-    kinship = KindAnalysis.of(view)
+    kinship = KindAnalysis.for_view(view)
     kinds = kinship.kinds
     for value in view.main.graph.input:
         kind = kinship.retyped.get(view.main.tensors[value.name])
         if kind is not None:
-            yield "graph input", value, integer_type(kind.bits) if kind.integer else int(TensorProto.FLOAT)
+            yield "graph input", value, integer_type(kind.bits) if kind.is_integer else int(TensorProto.FLOAT)
     for scope in view.scopes:
         for index, value in enumerate(scope.graph.output):
             tensor = scope.find(value.name)
@@ -52,7 +52,7 @@ def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
             if tensor is None or not value.type.HasField("tensor_type") and scope is not view.main:
                 continue
             if scope is view.main or branch:
-                right = _correct_type(kinds.of.get(tensor, MISSING), value.type.tensor_type.elem_type)
+                right = _correct_type(kinds.kind_of.get(tensor, MISSING), value.type.tensor_type.elem_type)
                 if right != value.type.tensor_type.elem_type and index >= 0:
                     yield "graph output" if scope is view.main else "output of a branch", value, right
 
@@ -92,7 +92,7 @@ def _set_type(value: ValueInfoProto, elem: int) -> None:
 
 def _iter_stale_value_info(view: GraphView) -> Iterator[tuple[Scope, ValueInfoProto, str, int]]:
     """Yield (graph, note, what is wrong with it, the right type or 0 where the note says nothing true)."""
-    kinds = KindAnalysis.of(view).kinds
+    kinds = KindAnalysis.for_view(view).kinds
     sizes = infer_shapes(view.model) if view.main.graph.value_info else {}
     for scope in view.scopes:
         for value in scope.graph.value_info:
@@ -113,7 +113,7 @@ def _iter_stale_value_info(view: GraphView) -> Iterator[tuple[Scope, ValueInfoPr
 
 
 def _kind_of(kinds: TensorKinds, scope: Scope, name: str) -> TensorKind:
-    return kinds.of.get(scope.tensors[name], MISSING)
+    return kinds.kind_of.get(scope.tensors[name], MISSING)
 
 
 def _find_stale_value_info(view: GraphView) -> list[RepairFinding]:

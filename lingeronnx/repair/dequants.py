@@ -28,23 +28,25 @@ __all__ = ["DEQUANT_REPAIR"]
 
 
 def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
-    kinship = KindAnalysis.of(view)
+    kinship = KindAnalysis.for_view(view)
     kinds = kinship.kinds
     plan = EditPlan(view)
-    stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
+    stays = plan.reused_dequants - {
+        owner for owner, _ in plan.edits
+    }  # as it is, for other readers: the Dequants behind are told
     findings = [
         _describe_invalid_dequant(node, kinds, kinship, plan)
         for node in view.order
-        if node in kinds.why and node not in stays
+        if node in kinds.invalid_dequants and node not in stays
     ]
     findings += [
         RepairFinding(REPAIR_NAME, "has no input", node.label, level="fatal")
         for node in view.order
         if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
     ]
-    for tensor, reads in kinds.reals.items():
+    for tensor, reads in kinds.missing_dequants.items():
         findings += _find_missing_dequants(tensor, reads, kinds, plan)
-    for read, tensor in kinds.faults:
+    for read, tensor in kinds.invalid_reads:
         if (fault := _describe_invalid_read(read, tensor, kinds)) is not None:
             findings.append(fault)
     return findings + _find_scale_mismatches(view, kinds)
@@ -54,11 +56,11 @@ def _describe_invalid_dequant(
     node: NodeView, kinds: TensorKinds, kinship: KindAnalysis, plan: EditPlan
 ) -> RepairFinding:
     """Return what is wrong with a Dequant that may not stay."""
-    result, source = node.outputs[0], kinds.origin(dequant_input(node))
+    result, source = node.outputs[0], kinds.resolve(dequant_input(node))
     assert result is not None
-    kind, scale, why = kinds.of.get(source, MISSING), node.attributes.get("scale_o"), kinds.why[node]
+    kind, scale, why = kinds.kind_of.get(source, MISSING), node.attributes.get("scale_o"), kinds.invalid_dequants[node]
     if why == "misplaced":
-        reader = next((n for _, _, n in kinship.wanted(result).integers if n is not None), None)
+        reader = next((n for _, _, n in kinship.demand_of(result).integer_readers if n is not None), None)
         takes = "takes" if reader is None or reader.proto.op_type != "If" else "declares"
         text = f"stands before {reader.label if reader else 'an operator'}, which {takes} integers"
     elif why == "double":
@@ -75,7 +77,7 @@ def _describe_invalid_dequant(
         source.name,
         scale if differs else None,
         kind.scale if differs else None,
-        edits=plan.of(node),
+        edits=plan.edits_for(node),
     )
 
 
@@ -83,7 +85,7 @@ def _find_missing_dequants(
     tensor: TensorView, reads: Sequence[TensorRead], kinds: TensorKinds, plan: EditPlan
 ) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
-    kind, scale = kinds.of[tensor], find_scale(tensor, kinds)
+    kind, scale = kinds.kind_of[tensor], find_scale(tensor, kinds)
     findings = []
     for read in reads:
         if scale is not None and (
@@ -106,7 +108,7 @@ def _find_missing_dequants(
                 tensor.name,
                 after=scale,
                 level="wrong" if scale else "fatal",
-                edits=plan.of(read),
+                edits=plan.edits_for(read),
             )
         )
     return findings
@@ -114,12 +116,12 @@ def _find_missing_dequants(
 
 def _describe_invalid_read(read: TensorRead, tensor: TensorView, kinds: TensorKinds) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
-    kind, node = kinds.of.get(tensor, MISSING), read.node
-    if kind.what == "missing" or node is None:
+    kind, node = kinds.kind_of.get(tensor, MISSING), read.node
+    if kind.category == "missing" or node is None:
         return None
     scale = read_scales(node).get(read.index)
     at = f" at scale {format_scale(scale)}" if scale else ""
-    what = "holds real numbers: a Quant is missing" if kind.what == "real" else "holds indices"
+    what = "holds real numbers: a Quant is missing" if kind.category == "real" else "holds indices"
     return RepairFinding(
         REPAIR_NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
     )
@@ -134,8 +136,8 @@ def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFi
         scales = read_scales(node)
         for index in integer_inputs(node):
             tensor = node.inputs[index]
-            source = kinds.origin(tensor) if tensor is not None else None
-            own = kinds.of.get(source, MISSING).scale if source is not None else None
+            source = kinds.resolve(tensor) if tensor is not None else None
+            own = kinds.kind_of.get(source, MISSING).scale if source is not None else None
             if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
                 text = (
                     f"reads '{source.name}' at scale {format_scale(scales[index])}, its producer says "

@@ -52,7 +52,7 @@ class Repaired:
     path: Path
     model: ModelProto
     report: RepairReport
-    checked: TrialRunResult | None = None
+    trial_run: TrialRunResult | None = None
     _original: bytes = field(default=b"", repr=False)
 
     @property
@@ -80,7 +80,7 @@ class Repaired:
 
     def to_dict(self) -> dict[str, object]:
         """Return report and check as JSON-ready values."""
-        check = {} if self.checked is None else {"check": self.checked.to_dict()}
+        check = {} if self.trial_run is None else {"check": self.trial_run.to_dict()}
         return {"model": str(self.path), "repaired": True, "changed": self.changed, **self.report.to_dict(), **check}
 
 

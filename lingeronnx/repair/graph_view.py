@@ -115,7 +115,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def sees(self, other: Scope) -> bool:
+    def can_see(self, other: Scope) -> bool:
         """Whether names of `other` can be read here."""
         scope: Scope | None = self
         while scope is not None and scope is not other:
@@ -135,15 +135,15 @@ class GraphView:
         self.main = Scope(model.graph)
         self.scopes: list[Scope] = []
         self.missing: list[TensorView] = []
-        self.known: dict[str, Any] = {}
+        self.cache: dict[str, Any] = {}
         self.cycle: NodeView | None = None
-        self._register(self.main)
+        self._register_scope(self.main)
         for scope in self.scopes:
-            self._connect(scope)
-        self.order = list(self._ordered(self.main))
-        self.place = {node: index for index, node in enumerate(self.order)}
+            self._connect_reads(scope)
+        self.order = list(self._iter_ordered(self.main))
+        self.order_index = {node: index for index, node in enumerate(self.order)}
 
-    def _register(self, scope: Scope) -> None:
+    def _register_scope(self, scope: Scope) -> None:
         self.scopes.append(scope)
         graph, tensors = scope.graph, scope.tensors
         for value in graph.input:
@@ -164,33 +164,33 @@ class GraphView:
                 for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
                     below = Scope(inner, scope, node, attribute.name)
                     node.scopes.append(below)
-                    self._register(below)
+                    self._register_scope(below)
 
-    def _connect(self, scope: Scope) -> None:
+    def _connect_reads(self, scope: Scope) -> None:
         for node in scope.nodes:
             for index, name in enumerate(node.proto.input):
-                tensor = self._found(scope, name) if name else None
+                tensor = self._find_or_add_missing(scope, name) if name else None
                 node.inputs.append(tensor)
                 if tensor is not None:
                     tensor.reads.append(TensorRead(node, index, scope=scope))
         for index, value in enumerate(scope.graph.output):
-            self._found(scope, value.name).reads.append(TensorRead(None, index, value, scope))
+            self._find_or_add_missing(scope, value.name).reads.append(TensorRead(None, index, value, scope))
 
-    def _found(self, scope: Scope, name: str) -> TensorView:
+    def _find_or_add_missing(self, scope: Scope, name: str) -> TensorView:
         tensor = scope.find(name)
         if tensor is None:
             tensor = self.main.tensors[name] = TensorView(name, self.main, missing=True)
             self.missing.append(tensor)
         return tensor
 
-    def _ordered(self, scope: Scope) -> Iterator[NodeView]:
+    def _iter_ordered(self, scope: Scope) -> Iterator[NodeView]:
         """Yield the nodes of a scope, as they stand as far as that can be, each behind its subgraphs."""
         order, cycle = sort_topologically(scope)
         if cycle is not None and self.cycle is None:
             self.cycle = cycle
         for node in order:
             for below in node.scopes:
-                yield from self._ordered(below)
+                yield from self._iter_ordered(below)
             yield node
 
     @property

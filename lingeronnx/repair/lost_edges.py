@@ -57,7 +57,7 @@ def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
 
 
 def _format_no_candidate(view: GraphView, tensor: TensorView) -> str:
-    scales = KindAnalysis.of(view).wanted(tensor).scales()
+    scales = KindAnalysis.for_view(view).demand_of(tensor).scales()
     at = f" at scale {format_scale(scales[0])}" if len(scales) == 1 else ""
     return f"nothing that is computed for nobody fits{at}; export the model again"
 
@@ -93,7 +93,7 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
     """Yield (the lost tensor, those that fit, why not even a single one may be taken)."""
     if not view.missing:
         return
-    kinship = KindAnalysis.of(view)
+    kinship = KindAnalysis.for_view(view)
     unused = [t for t in view.main.tensors.values() if not t.reads and not t.missing and t.constant is None]
     fits = {tensor: [c for c in unused if _can_replace(kinship, tensor, c)] for tensor in view.missing}
     if sum(map(len, fits.values())) <= _MAX_SHAPE_TRIALS:
@@ -112,18 +112,18 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
 
 def _can_replace(kinship: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
     """Whether a tensor that nobody reads can be what is read under the name of the lost `tensor`."""
-    kind, wants = kinship.roots.get(candidate), kinship.wanted(tensor)
-    if kind is None or kind.what == "missing" or _leads_to(candidate, tensor):
+    kind, wants = kinship.root_kinds.get(candidate), kinship.demand_of(tensor)
+    if kind is None or kind.category == "missing" or _leads_to(candidate, tensor):
         return False
-    scales = wants.scales() if wants.integers else []
-    if wants.integers and not kind.integer:
+    scales = wants.scales() if wants.integer_readers else []
+    if wants.integer_readers and not kind.is_integer:
         return False
     if kind.scale is not None and not all(same_scale(scale, kind.scale) for scale in scales):
         return False
-    widths = {bits for _, bits, _ in wants.integers if bits}
-    if kind.integer and any(_storage_bytes(bits) != _storage_bytes(kind.bits) for bits in widths):
+    widths = {bits for _, bits, _ in wants.integer_readers if bits}
+    if kind.is_integer and any(_storage_bytes(bits) != _storage_bytes(kind.bits) for bits in widths):
         return False
-    return all(_accepts_kind(read, kind, kinship.roots) for read in tensor.reads)
+    return all(_accepts_kind(read, kind, kinship.root_kinds) for read in tensor.reads)
 
 
 def _storage_bytes(bits: int) -> int:
@@ -134,13 +134,13 @@ def _accepts_kind(read: TensorRead, kind: TensorKind, roots: Mapping[TensorView,
     """Whether a reader takes what is of `kind`."""
     if read.node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0
-        return (declared in (TensorProto.INT64, TensorProto.BOOL)) == (kind.what == "other")
+        return (declared in (TensorProto.INT64, TensorProto.BOOL)) == (kind.category == "other")
     if is_dequant(read.node):
-        return kind.integer
+        return kind.is_integer
     if is_quantized(read.node) and read.node.proto.op_type != QUANT.name:
-        return read.index in integer_inputs(read.node) and kind.integer
+        return read.index in integer_inputs(read.node) and kind.is_integer
     others = [OTHER if t is None else roots.get(t, OTHER) for t in read.node.inputs]
-    if kind.what == "other":
+    if kind.category == "other":
         return produces_indices(read.node) or takes_element(read.node, read.index, kind, others)
     return not takes_indices(read.node, read.index)
 

@@ -98,30 +98,30 @@ _LEGACY_ATTRIBUTE_NAMES = {
 class TensorKind:
     """What a tensor is: "integer" (scale None: not known), "real", "other" (indices, masks, constants) or "missing".
 
-    elem : the ONNX element type where it is certain, else 0
+    element_type : the ONNX element type where it is certain, else 0
     """
 
-    what: str
+    category: str
     scale: float | None = None
     bits: int = 8
-    elem: int = 0
+    element_type: int = 0
 
     @property
-    def integer(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether the tensor holds quantized integers."""
-        return self.what == "integer"
+        return self.category == "integer"
 
     @property
     def text(self) -> str:
         """How reports name it."""
         names = {"real": "real numbers", "other": "indices", "missing": "written by nobody"}
-        if self.what != "integer":
-            return names[self.what]
+        if self.category != "integer":
+            return names[self.category]
         return f"int{8 if self.bits <= 8 else 16 if self.bits <= 16 else 32}"
 
 
 REAL, OTHER, MISSING = TensorKind("real"), TensorKind("other"), TensorKind("missing")
-FLOAT = TensorKind("real", elem=TensorProto.FLOAT)
+FLOAT = TensorKind("real", element_type=TensorProto.FLOAT)
 
 
 def integer_type(bits: int) -> int:
@@ -133,18 +133,18 @@ def integer_type(bits: int) -> int:
 class TensorDemand:
     """Who needs a tensor, seen through operators that hand on what they get.
 
-    integers : (scale or None, bits or None, node) for each integer operator; real : whether a float operator does
-    dequants : the scales of the Dequants behind it
+    integer_readers : (scale or None, bits or None, node) for each integer operator; real : whether a float operator
+    does dequant_scales : the scales of the Dequants behind it
     """
 
-    integers: list[tuple[float | None, int | None, NodeView | None]] = field(default_factory=list)
+    integer_readers: list[tuple[float | None, int | None, NodeView | None]] = field(default_factory=list)
     real: bool = False
-    dequants: list[float | None] = field(default_factory=list)
+    dequant_scales: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
         """Return the different scales that integer operators read, or where there is none, that Dequants have."""
         scales: list[float] = []
-        wanted: list[float | None] = [s for s, _, _ in self.integers] or self.dequants
+        wanted: list[float | None] = [s for s, _, _ in self.integer_readers] or self.dequant_scales
         for scale in wanted:
             if is_scale(scale) and not any(same_scale(scale, other) for other in scales):
                 scales.append(float(scale))
@@ -156,12 +156,12 @@ def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
     if not kinds:
         return MISSING
     first = kinds[0]
-    if all(k.integer for k in kinds):
+    if all(k.is_integer for k in kinds):
         same = all(k.scale is None or first.scale is None or math.isclose(k.scale, first.scale) for k in kinds)
         return first if same else FLOAT
-    whats = {k.what for k in kinds}
+    whats = {k.category for k in kinds}
     if len(whats) == 1 or "real" not in whats and "integer" not in whats:
-        return next((k for k in kinds if k.what != "missing"), first)
+        return next((k for k in kinds if k.category != "missing"), first)
     return FLOAT if "integer" in whats else REAL
 
 
@@ -186,7 +186,7 @@ def integer_operator(node: NodeView) -> Format | None:
 
 def has_output_scale(op_format: Format) -> bool:
     """Whether the operator has a scale of its own: without scale_o it is unknown, not that of the input."""
-    return op_format is BATCH_NORM2D or any(a.name == "scale_o" and a.required for a in op_format.attributes)
+    return op_format is BATCH_NORM2D or any(a.name == "scale_o" and a.is_required for a in op_format.attributes)
 
 
 def is_dequant(node: NodeView | None) -> bool:
@@ -247,7 +247,7 @@ def current_attributes(node: NodeView) -> dict[str, Any]:
     if form is GATHER and "scale_w" in stated:  # the table's scale, which it hands on
         stated.setdefault("scale_x", stated["scale_w"])
     for spec in form.attributes if form is not None else ():
-        stated.setdefault(spec.name, None if spec.required else spec.default)
+        stated.setdefault(spec.name, None if spec.is_required else spec.default)
     return stated
 
 
@@ -259,7 +259,7 @@ def integer_inputs(node: NodeView) -> list[int]:
     elif form in RECURRENT:
         chosen = [0]  # lengths are indices, states may be either
     else:
-        chosen = [] if form is GATHER else form.operands(make_op_view(node))
+        chosen = [] if form is GATHER else form.kernel_inputs(make_op_view(node))
     tensors = [(i, node.inputs[i]) for i in chosen if i < len(node.inputs)]
     return [i for i, tensor in tensors if tensor is not None and tensor.constant is None]
 
@@ -305,7 +305,7 @@ def read_scales(node: NodeView) -> dict[int, float]:
     if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
         # Where a scale is missing nothing is said.
         with contextlib.suppress(LingerOnnxError, KeyError, TypeError, ValueError):
-            by_input.update({index: q.scale for index, q in form.read_scales(attrs).items()})
+            by_input.update({index: q.scale for index, q in form.input_qparams(attrs).items()})
     return {index: float(scale) for index, scale in by_input.items() if is_scale(scale)}
 
 
@@ -319,17 +319,17 @@ def takes_reals(node: NodeView, index: int, others: Sequence[TensorKind]) -> boo
     if "tensor(int8)" not in formal.types:
         return True
     mates = [k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str]
-    return any(kind.what == "real" for kind in mates)
+    return any(kind.category == "real" for kind in mates)
 
 
 def takes_element(node: NodeView, index: int, kind: TensorKind, others: Sequence[TensorKind]) -> bool:
     """Whether a standard node can take indices of `kind` at input `index`: others are the kinds of all its inputs."""
     formal = _formal_parameter(node, index)
-    if formal is None or kind.elem not in TensorProto.DataType.values():
+    if formal is None or kind.element_type not in TensorProto.DataType.values():
         return False
     mates = [k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str]
-    allowed = f"tensor({TensorProto.DataType.Name(kind.elem).lower()})" in formal.types
-    return allowed and not any(mate.what == "real" or mate.integer for mate in mates)
+    allowed = f"tensor({TensorProto.DataType.Name(kind.element_type).lower()})" in formal.types
+    return allowed and not any(mate.category == "real" or mate.is_integer for mate in mates)
 
 
 def takes_indices(node: NodeView, index: int) -> bool:
@@ -378,16 +378,18 @@ def standard_kind(node: NodeView, index: int, kinds: Sequence[TensorKind]) -> Te
         return REAL
     cast = node.attributes.get("to")
     if node.proto.op_type == "Cast" and isinstance(cast, int):
-        return TensorKind("real" if cast in REALS else "other", elem=cast)
+        return TensorKind("real" if cast in REALS else "other", element_type=cast)
     if formal.type_str in _ELEMENTS:
         elem = _ELEMENTS[formal.type_str]
-        return FLOAT if elem == TensorProto.FLOAT else TensorKind("other", elem=elem)
+        return FLOAT if elem == TensorProto.FLOAT else TensorKind("other", element_type=elem)
     for i, kind in enumerate(kinds):
         if _type_variable(node, i) == formal.type_str and node.inputs[i] is not None:
-            return FLOAT if kind.integer else kind if kind.what != "missing" else REAL
+            return FLOAT if kind.is_integer else kind if kind.category != "missing" else REAL
     types = set(formal.types)
     return REAL if types & _FLOATS else _ELEMENTS_OF.get(frozenset(types), OTHER)
 
 
 _ELEMENTS = {f"tensor({name})": elem for name, elem in (("float", 1), ("int64", 7), ("bool", 9), ("int32", 6))}
-_ELEMENTS_OF = {frozenset({text}): TensorKind("other", elem=elem) for text, elem in _ELEMENTS.items() if elem != 1}
+_ELEMENTS_OF = {
+    frozenset({text}): TensorKind("other", element_type=elem) for text, elem in _ELEMENTS.items() if elem != 1
+}

@@ -288,7 +288,7 @@ def _removable_identities(view: GraphView) -> list[NodeView]:
     One that hands integers to a graph output stays until a Dequant takes its place, and one that must give a name to a
     graph input, an initializer or another output stays for good.
     """
-    kinds = KindAnalysis.of(view).kinds
+    kinds = KindAnalysis.for_view(view).kinds
     identities = []
     for node in view.main.nodes:
         source = node.inputs[0] if len(node.inputs) == 1 else None
@@ -298,9 +298,9 @@ def _removable_identities(view: GraphView) -> list[NodeView]:
         if result.writer is not node:
             continue
         if view.is_output(result):
-            kind = kinds.of.get(result)
+            kind = kinds.kind_of.get(result)
             if not _can_take_output_name(view, source) or (
-                kind is not None and kind.integer and not is_dequant(source.writer)
+                kind is not None and kind.is_integer and not is_dequant(source.writer)
             ):
                 continue
         identities.append(node)

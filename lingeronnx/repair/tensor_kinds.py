@@ -5,7 +5,8 @@ Three walks over the nodes, none of which changes anything:
     roots   what a tensor is where every Dequant is looked through: the scale that its integers have
     wants   who needs it, against the direction of the edges: integers at which scale, real numbers, a Dequant;
             `demands` has this walk
-    kinds   what it is with the Dequants that may stay, from which follows where one is missing (`TensorKinds.reals`)
+    kinds   what it is with the Dequants that may stay, from which follows where one is missing
+    (`TensorKinds.missing_dequants`)
 
 A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs integers.
 """
@@ -69,39 +70,39 @@ def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
 class TensorKinds:
     """What the third walk found.
 
-    of : the kind of every tensor; kept : the Dequants that may stay; source : for the output of a Dequant that may
+    kind_of : the kind of every tensor; kept : the Dequants that may stay; source : for the output of a Dequant that may
     not, the tensor it stands for; why : what is wrong with it. reals : for integer tensors, who reads them as real
     numbers without a Dequant. faults : integer operators that read something else, with what they read
     """
 
-    of: dict[TensorView, TensorKind] = field(default_factory=dict)
+    kind_of: dict[TensorView, TensorKind] = field(default_factory=dict)
     kept: set[NodeView] = field(default_factory=set)
-    source: dict[TensorView, TensorView] = field(default_factory=dict)
-    why: dict[NodeView, str] = field(default_factory=dict)
-    reals: dict[TensorView, list[TensorRead]] = field(default_factory=dict)
-    faults: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
+    stands_for: dict[TensorView, TensorView] = field(default_factory=dict)
+    invalid_dequants: dict[NodeView, str] = field(default_factory=dict)
+    missing_dequants: dict[TensorView, list[TensorRead]] = field(default_factory=dict)
+    invalid_reads: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
 
-    def origin(self, tensor: TensorView) -> TensorView:
+    def resolve(self, tensor: TensorView) -> TensorView:
         """Return what `tensor` stands for once the Dequants that may not stay are gone."""
-        return self.source.get(tensor, tensor)
+        return self.stands_for.get(tensor, tensor)
 
 
 class KindAnalysis:
     """The three walks over a view."""
 
     @classmethod
-    def of(cls, view: GraphView) -> KindAnalysis:
+    def for_view(cls, view: GraphView) -> KindAnalysis:
         """Return what was found out about `view`, found out once."""
-        if "kinship" not in view.known:
-            view.known["kinship"] = cls(view)
-        return view.known["kinship"]
+        if "kinship" not in view.cache:
+            view.cache["kinship"] = cls(view)
+        return view.cache["kinship"]
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.target = _detect_platform(view.model, view)
-        self.wanted = Demands(view).wanted
+        self.demand_of = Demands(view).demand_of
         self.retyped: dict[TensorView, TensorKind] = {}
-        self.roots: dict[TensorView, TensorKind] = {}
+        self.root_kinds: dict[TensorView, TensorKind] = {}
         self._walk_roots()
 
     # ---- along the edges, Dequants looked through ----
@@ -110,27 +111,27 @@ class KindAnalysis:
         for scope in self.view.scopes:
             for tensor in list(scope.tensors.values()):
                 if tensor.missing:
-                    self.roots[tensor] = MISSING
+                    self.root_kinds[tensor] = MISSING
                 elif tensor.constant is not None:
                     real = tensor.constant in REALS
-                    self.roots[tensor] = TensorKind("real" if real else "other", elem=tensor.constant)
+                    self.root_kinds[tensor] = TensorKind("real" if real else "other", element_type=tensor.constant)
                 elif tensor.entry is not None:
-                    self.roots[tensor] = self._input(tensor)
+                    self.root_kinds[tensor] = self._input_kind(tensor)
         for node in self.view.order:
-            for tensor, kind in self._results(node, self.roots, dequants=True):
-                self.roots[tensor] = kind
+            for tensor, kind in self._iter_output_kinds(node, self.root_kinds, dequants=True):
+                self.root_kinds[tensor] = kind
 
-    def _input(self, tensor: TensorView) -> TensorKind:
+    def _input_kind(self, tensor: TensorView) -> TensorKind:
         """Return what a graph input is: as it is declared, unless its readers leave no doubt that it is not."""
         assert tensor.entry is not None
-        declared, wants = tensor.entry.type.tensor_type.elem_type, self.wanted(tensor)
+        declared, wants = tensor.entry.type.tensor_type.elem_type, self.demand_of(tensor)
         if tensor.scope.parent is not None:
-            return REAL if declared in (0, 1) else TensorKind("other", elem=declared)
+            return REAL if declared in (0, 1) else TensorKind("other", element_type=declared)
         scales = wants.scales()
-        bits = max((b for _, b, _ in wants.integers if b), default=8)
-        if declared in INTEGERS and (wants.integers or wants.dequants):
+        bits = max((b for _, b, _ in wants.integer_readers if b), default=8)
+        if declared in INTEGERS and (wants.integer_readers or wants.dequant_scales):
             return TensorKind("integer", scales[0] if len(scales) == 1 else None, {3: 8, 5: 16, 6: 32}[declared])
-        if declared in (0, 1) and wants.integers and not wants.real:
+        if declared in (0, 1) and wants.integer_readers and not wants.real:
             self.retyped[tensor] = TensorKind("integer", scales[0] if len(scales) == 1 else None, bits)
             return self.retyped[tensor]
         if declared == TensorProto.INT8 and wants.real and self._surely_real(tensor):
@@ -138,7 +139,7 @@ class KindAnalysis:
             return FLOAT
         if declared in (0, 1):
             return FLOAT
-        return TensorKind("real" if declared in REALS else "other", elem=declared)
+        return TensorKind("real" if declared in REALS else "other", element_type=declared)
 
     def _surely_real(self, tensor: TensorView) -> bool:
         """Whether some reader of an input certainly takes real numbers; the other operands are as far as is known."""
@@ -155,7 +156,7 @@ class KindAnalysis:
                 return True
         return False
 
-    def _results(
+    def _iter_output_kinds(
         self, node: NodeView, of: Mapping[TensorView, TensorKind], *, dequants: bool
     ) -> Iterator[tuple[TensorView, TensorKind]]:
         """Yield the outputs of a node with their kinds, given those of its inputs."""
@@ -164,55 +165,57 @@ class KindAnalysis:
             if tensor is None or tensor.writer is not node:
                 continue
             if tensor.constant is not None:
-                yield tensor, TensorKind("real" if tensor.constant in REALS else "other", elem=tensor.constant)
+                yield tensor, TensorKind("real" if tensor.constant in REALS else "other", element_type=tensor.constant)
             elif is_dequant(node):
                 yield tensor, (kinds[0] if dequants and kinds else FLOAT)
             elif is_quantized(node):
-                yield tensor, self._quantized(node, index, tensor, kinds)
+                yield tensor, self._quantized_output_kind(node, index, tensor, kinds)
             elif always_passes_integers(node):
                 second = index and node.proto.op_type in ("MaxPool", "Dropout")
                 yield tensor, TensorKind("other") if second else kinds[0] if kinds else REAL
             elif passes_integers_on_demand(node):
                 yield tensor, merge_kinds([kinds[i] for i in data_inputs(node)])
             elif produces_indices(node):
-                yield tensor, TensorKind("other", elem=TensorProto.INT64)
+                yield tensor, TensorKind("other", element_type=TensorProto.INT64)
             elif node.proto.op_type == "If" and node.standard:
                 yield tensor, merge_kinds([of.get(t, MISSING) for t in branch_results(node, index)])
             else:
                 yield tensor, standard_kind(node, index, kinds)
 
-    def _quantized(self, node: NodeView, index: int, tensor: TensorView, kinds: Sequence[TensorKind]) -> TensorKind:
+    def _quantized_output_kind(
+        self, node: NodeView, index: int, tensor: TensorView, kinds: Sequence[TensorKind]
+    ) -> TensorKind:
         """Return the kind of output `index` of an integer node, by its attributes."""
         form, attrs = integer_operator(node), current_attributes(node)
         bits = attrs.get("o_bits" if form is None else form.width)  # damaged graphs hold anything there
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
         if form is None:
-            return self._unknown(attrs, kinds, width)
-        if form.leaves and attrs.get("scale_o") is None:
+            return self._unknown_operator_kind(attrs, kinds, width)
+        if form.allows_float_output and attrs.get("scale_o") is None:
             return FLOAT
         if form in RECURRENT and index:
-            return self._state(node, form, attrs, index, tensor, width)
+            return self._recurrent_state_kind(node, form, attrs, index, tensor, width)
         if form is SHUFFLE_CHANNEL:
             return kinds[0] if kinds else MISSING
         if has_output_scale(form) and attrs.get("scale_o") is None:
             return TensorKind("integer", None, width)
-        before = [Affine(kind.scale) if kind.integer and kind.scale else None for kind in kinds]
+        before = [Affine(kind.scale) if kind.is_integer and kind.scale else None for kind in kinds]
         try:
-            q = form.out_scale(attrs, before)
+            q = form.output_qparams(attrs, before)
             scale = None if q is None else q.scale
         except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
             scale = None
         return TensorKind("integer", scale if is_scale(scale) else None, width)
 
-    def _unknown(self, attrs: Mapping[str, Any], kinds: Sequence[TensorKind], width: int) -> TensorKind:
+    def _unknown_operator_kind(self, attrs: Mapping[str, Any], kinds: Sequence[TensorKind], width: int) -> TensorKind:
         """Return the output of an operator of the quantized domains that no table knows."""
         if is_scale(attrs.get("scale_o")):
             return TensorKind("integer", float(attrs["scale_o"]), width)
         if any(name.startswith("scale_") for name in attrs):
             return FLOAT
-        return TensorKind("integer", None, width) if any(kind.integer for kind in kinds) else OTHER
+        return TensorKind("integer", None, width) if any(kind.is_integer for kind in kinds) else OTHER
 
-    def _state(
+    def _recurrent_state_kind(
         self, node: NodeView, op_format: Format, attrs: Mapping[str, Any], index: int, tensor: TensorView, width: int
     ) -> TensorKind:
         """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
@@ -223,17 +226,17 @@ class KindAnalysis:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        how = (self.target or GENERIC).arithmetic(op_format.name)
+        how = (self.target or GENERIC).find_arithmetic(op_format.name)
         if how is None:
-            return TensorKind("other", elem=TensorProto.INT32)
+            return TensorKind("other", element_type=TensorProto.INT32)
         bound = KernelInfo(make_op_view(node), dict(attrs), {}, how)
         try:
-            q = op_format.out_scales(bound, [None] * len(node.inputs))[index]
+            q = op_format.all_output_qparams(bound, [None] * len(node.inputs))[index]
             scale = None if q is None else q.scale
         except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
             scale = None
         if scale is None or not is_scale(scale):  # packed by the executor: no plain tensor
-            return TensorKind("other", elem=TensorProto.INT32)
+            return TensorKind("other", element_type=TensorProto.INT32)
         return TensorKind("integer", scale, 32 if index == 2 else width)
 
     # ---- with the Dequants that may stay ----
@@ -242,92 +245,94 @@ class KindAnalysis:
     def kinds(self) -> TensorKinds:
         """Return what every tensor is, and what is wrong."""
         kinds = TensorKinds()
-        for tensor, kind in self.roots.items():
+        for tensor, kind in self.root_kinds.items():
             if tensor.writer is None or tensor.constant is not None:
-                kinds.of[tensor] = kind
+                kinds.kind_of[tensor] = kind
         for node in self.view.order:
-            self._judge(node, kinds)
+            self._visit_node(node, kinds)
         for scope in self.view.scopes:
             for index, value in enumerate(scope.graph.output):
-                self._leave(TensorRead(None, index, value, scope), kinds)
+                self._check_graph_output(TensorRead(None, index, value, scope), kinds)
         return kinds
 
-    def _judge(self, node: NodeView, found: TensorKinds) -> None:
-        source = [None if t is None else found.origin(t) for t in node.inputs]
-        kinds = [MISSING if t is None else found.of.get(t, MISSING) for t in source]
+    def _visit_node(self, node: NodeView, found: TensorKinds) -> None:
+        source = [None if t is None else found.resolve(t) for t in node.inputs]
+        kinds = [MISSING if t is None else found.kind_of.get(t, MISSING) for t in source]
         result = node.outputs[0] if node.outputs else None
         if is_dequant(node):
             if result is not None and result.writer is node:
                 self._judge_dequant(node, source[0] if source else None, kinds[0] if kinds else MISSING, result, found)
             return
         handed = merge_kinds([kinds[i] for i in data_inputs(node)]) if passes_integers_on_demand(node) else MISSING
-        moving = result is not None and self._integer_here(result, handed)
+        moving = result is not None and self._passes_integers(result, handed)
         reading: Sequence[int] = []
         if is_quantized(node):
             reading = real_inputs(node)
             for index in integer_inputs(node) if not is_quant(node) else ():
                 tensor = source[index]
-                if tensor is not None and not kinds[index].integer:
-                    found.faults.append((TensorRead(node, index, scope=node.scope), tensor))
+                if tensor is not None and not kinds[index].is_integer:
+                    found.invalid_reads.append((TensorRead(node, index, scope=node.scope), tensor))
         elif not (always_passes_integers(node) or moving or produces_indices(node)):
             reading = range(len(source))
         for index in reading:
             tensor = source[index] if index < len(source) else None
-            if tensor is not None and kinds[index].integer:
-                found.reals.setdefault(tensor, []).append(TensorRead(node, index, scope=node.scope))
-        for tensor, kind in self._results(node, found.of, dequants=False):
-            found.of[tensor] = FLOAT if passes_integers_on_demand(node) and kind.integer and not moving else kind
+            if tensor is not None and kinds[index].is_integer:
+                found.missing_dequants.setdefault(tensor, []).append(TensorRead(node, index, scope=node.scope))
+        for tensor, kind in self._iter_output_kinds(node, found.kind_of, dequants=False):
+            found.kind_of[tensor] = (
+                FLOAT if passes_integers_on_demand(node) and kind.is_integer and not moving else kind
+            )
 
     def _judge_dequant(
         self, node: NodeView, source: TensorView | None, kind: TensorKind, result: TensorView, kinds: TensorKinds
     ) -> None:
-        scale, wants = node.attributes.get("scale_o"), self.wanted(result)
+        scale, wants = node.attributes.get("scale_o"), self.demand_of(result)
         if source is None:
-            kinds.of[result] = MISSING
+            kinds.kind_of[result] = MISSING
             return
-        if kind.what == "missing":  # not its fault
+        if kind.category == "missing":  # not its fault
             kinds.kept.add(node)
-            kinds.of[result] = FLOAT
+            kinds.kind_of[result] = FLOAT
             return
         if (
-            kind.integer
-            and not wants.integers
+            kind.is_integer
+            and not wants.integer_readers
             and (same_scale(scale, kind.scale) or (kind.scale is None and is_scale(scale)))
         ):
             kinds.kept.add(node)
-            kinds.of[result] = FLOAT
+            kinds.kind_of[result] = FLOAT
             return
-        if kind.integer and wants.integers:
-            kinds.why[node] = "misplaced"
-        elif kind.integer:
-            kinds.why[node] = "scale"
+        if kind.is_integer and wants.integer_readers:
+            kinds.invalid_dequants[node] = "misplaced"
+        elif kind.is_integer:
+            kinds.invalid_dequants[node] = "scale"
         else:
-            kinds.why[node] = "double" if kind.what == "real" else "index"
-        kinds.of[result] = kind
-        kinds.source[result] = source
+            kinds.invalid_dequants[node] = "double" if kind.category == "real" else "index"
+        kinds.kind_of[result] = kind
+        kinds.stands_for[result] = source
 
-    def _integer_here(self, result: TensorView, kind: TensorKind) -> bool:
+    def _passes_integers(self, result: TensorView, kind: TensorKind) -> bool:
         """Whether a lazy node whose data are of `kind` hands on integers: somebody behind needs them."""
-        if not kind.integer:
+        if not kind.is_integer:
             return False
-        wants = self.wanted(result)
-        return bool(wants.integers) or any(same_scale(scale, kind.scale) for scale in wants.dequants)
+        wants = self.demand_of(result)
+        return bool(wants.integer_readers) or any(same_scale(scale, kind.scale) for scale in wants.dequant_scales)
 
-    def _leave(self, read: TensorRead, kinds: TensorKinds) -> None:
+    def _check_graph_output(self, read: TensorRead, kinds: TensorKinds) -> None:
         """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
         assert read.scope is not None
         assert read.output is not None
         tensor = read.scope.find(read.output.name)
         if tensor is None:
             return
-        source, owner = kinds.origin(tensor), read.scope.owner
-        if not kinds.of.get(source, MISSING).integer:
+        source, owner = kinds.resolve(tensor), read.scope.owner
+        if not kinds.kind_of.get(source, MISSING).is_integer:
             return
         if owner is not None and owner.proto.op_type == "If":
             result = owner.outputs[read.index] if read.index < len(owner.outputs) else None
-            if result is not None and kinds.of.get(result, MISSING).integer:
+            if result is not None and kinds.kind_of.get(result, MISSING).is_integer:
                 return
-        kinds.reals.setdefault(source, []).append(read)
+        kinds.missing_dequants.setdefault(source, []).append(read)
 
 
 def branch_results(node: NodeView, index: int) -> list[TensorView]:
@@ -353,8 +358,8 @@ def dequant_input(node: NodeView) -> TensorView:
 
 def find_scale(tensor: TensorView, kinds: TensorKinds) -> float | None:
     """Return the scale of an integer tensor: its own, or where nothing says it, that of a Dequant which reads it."""
-    own = kinds.of[tensor].scale
+    own = kinds.kind_of[tensor].scale
     if own is not None:
         return own
-    stays = (n for n in kinds.kept if kinds.origin(dequant_input(n)) is tensor)
+    stays = (n for n in kinds.kept if kinds.resolve(dequant_input(n)) is tensor)
     return next((float(n.attributes["scale_o"]) for n in stays), None)

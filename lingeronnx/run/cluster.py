@@ -100,7 +100,7 @@ class _WorkerState:
     functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
-    def work(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
+    def run_item(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
         """Work on an item, one at a time: sessions may not be shared by threads."""
         with self.lock:
             if job.key not in self.functions:
@@ -130,7 +130,7 @@ def _init_worker(job: _PackedJob, threads: int) -> None:
 
 def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was given
     assert _RECEIVED_JOB.job is not None
-    return _WORKER_STATE.work(_RECEIVED_JOB.job, item)
+    return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
 
 def _map_in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
@@ -170,7 +170,7 @@ def _submit_in_order(
 
 def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
-    return _WORKER_STATE.work(job, item)
+    return _WORKER_STATE.run_item(job, item)
 
 
 def _map_on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
@@ -211,9 +211,9 @@ class _ClusterJob(Generic[_Item, _Result]):
 
     def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
         self._client, self._job = client, job
-        self._given = self._scattered(job, broadcast=True)
+        self._given = self._scatter_with_retry(job, broadcast=True)
 
-    def _scattered(self, data: object, broadcast: bool = False) -> object:
+    def _scatter_with_retry(self, data: object, broadcast: bool = False) -> object:
         """Bring data to one worker, or to all; again where the one that was chosen is just going away."""
         for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):
@@ -223,7 +223,7 @@ class _ClusterJob(Generic[_Item, _Result]):
 
     def submit(self, item: _Item) -> Remote[_Result]:
         """Send the item to one worker."""
-        return self._client.submit(_run_on_dask_worker, self._given, self._scattered(item), pure=False)
+        return self._client.submit(_run_on_dask_worker, self._given, self._scatter_with_retry(item), pure=False)
 
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
         """Return what became of the item; it goes to another worker where the one that had it is gone."""
@@ -233,7 +233,7 @@ class _ClusterJob(Generic[_Item, _Result]):
             try:
                 return future.result()
             except (CancelledError, KilledWorker):  # data die with the worker that holds them
-                self._given = self._scattered(self._job, broadcast=True)
+                self._given = self._scatter_with_retry(self._job, broadcast=True)
                 future = self.submit(item)
         try:
             return future.result()

@@ -47,7 +47,7 @@ class CompiledHost:
                 "deployed to"
             )
         if part.name not in self._functions:
-            self._functions[part.name] = self._compiled(told)
+            self._functions[part.name] = self._compile_part(told)
         given = []
         for (name, dtype, shape), array in zip(told["inputs"], arrays, strict=True):
             if list(array.shape) != shape:
@@ -62,7 +62,7 @@ class CompiledHost:
         self._functions[part.name](*pointers, ctypes.c_void_p(start))
         return made
 
-    def _compiled(self, told: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
+    def _compile_part(self, told: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
         source, words = self._folder / told["source"], shlex.split(os.environ.get("CC", "cc"))
         if not words or shutil.which(words[0]) is None:
             raise ConfigError("no C compiler on the PATH for the host parts; install one, or name it in CC")

@@ -90,7 +90,7 @@ class DumpFolder:
             return
         try:
             with self._open:
-                self._complete()
+                self._write_index()
         except OSError as error:
             raise ConfigError(
                 f"cannot dump into {self.path}: {error.strerror or error}; make room, or choose another place"
@@ -128,7 +128,7 @@ class DumpFolder:
                 f"cannot dump into {self.path}: {error.strerror}; make room, or choose another place"
             ) from error
 
-    def _complete(self) -> None:
+    def _write_index(self) -> None:
         """Write the index, and take over what else than a dump the old folder holds."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         (self._made / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")

@@ -99,7 +99,7 @@ def evaluate(
     batches = source.batches(batch)
     first = next(batches)
     job = _MetricJob(session, base, name, _resolve_metric_name(metric, first[1], base))
-    total = job.measures()
+    total = job.create_measures()
     done = 0
     for count, sums in map_jobs(job, chain([first], batches), workers, cluster):
         for measure, part in zip(total, sums, strict=True):
@@ -109,7 +109,7 @@ def evaluate(
             progress("evaluating", done, None)
     against = total[1].value if len(total) > 1 else None
     return Evaluation(
-        job.metric, job.made[1], total[0].value, done, against, collect_calibration_warnings(session.model)
+        job.metric, job.metric_factory[1], total[0].value, done, against, collect_calibration_warnings(session.model)
     )
 
 
@@ -140,27 +140,27 @@ class _MetricJob:
     metric: str
 
     @cached_property
-    def made(self) -> tuple[Callable[[], Any], str]:
+    def metric_factory(self) -> tuple[Callable[[], Any], str]:
         """What makes the measure, and its unit; a user's function is loaded once."""
         return resolve_metric(self.metric)
 
-    def measures(self) -> list[Any]:
+    def create_measures(self) -> list[Any]:
         """Return a measure for the model, and where there is one to take, for the baseline."""
-        main = self.made[0]()
+        main = self.metric_factory[0]()
         if not main.needs_labels and self.base is None:
             raise ConfigError(f"metric {self.metric} compares two models: give --baseline FLOAT.onnx")
-        return [main, self.made[0]()] if main.needs_labels and self.base is not None else [main]
+        return [main, self.metric_factory[0]()] if main.needs_labels and self.base is not None else [main]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _MetricJob, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:
         """Return what measures one batch: the number of samples, and the sums of every measure."""
-        return self._measure
+        return self._measure_batch
 
-    def _measure(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
+    def _measure_batch(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
         feeds, labels = batch
-        main, *base = self.measures()
+        main, *base = self.create_measures()
         got = self.model.run([self.output], feeds)[0]
         want = None if self.base is None else self.base.run([self.output], feeds)[0]
         if not np.ndim(got):

@@ -50,12 +50,12 @@ class PartsRunner:
         host: HostFunction | None = None,
     ) -> None:
         self.parts = parts
-        self.inputs: list[InputSpec] = IntegerRunner(parts.whole, arithmetic, target).inputs
+        self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
         self._chip = {part.name: IntegerRunner(part.graph, arithmetic, target) for part in parts.chip}
-        self._float = {} if host else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host}
+        self._float = {} if host else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
         self._host = host
 
-    def sample(self, feeds: Mapping[str, np.ndarray]) -> Iterator[PartRun]:
+    def iter_parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[PartRun]:
         """Yield the parts of one sample, in the order in which they run; ModelError where one fails."""
         held: dict[str, np.ndarray] = dict(feeds)
         for part in self.parts.parts:
@@ -65,21 +65,21 @@ class PartsRunner:
                 found = {name: array for name, array, _ in tensors}
                 made = {name: found[name] for name in part.outputs}
             else:
-                made = self._on_host(part, given)
+                made = self._run_on_host(part, given)
                 tensors = [(name, array, None) for name, array in made.items()]
             held.update(made)
             yield PartRun(part, given, made, tensors)
 
-    def integers(self, name: str, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run_chip_part(self, name: str, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return all tensors of chip part `name` for one sample; what feeds a Quant may be its integers."""
         return {tensor: np.asarray(array) for tensor, array, _ in self._chip[name].run(given, None)}
 
-    def on_host(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run_host_part(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of host part `name` for one sample, in order, whoever computes the host's parts."""
-        part = next(part for part in self.parts.host if part.name == name)
-        return list(self._on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
+        part = next(part for part in self.parts.host_parts if part.name == name)
+        return list(self._run_on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
 
-    def _on_host(self, part: ProgramPart, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_on_host(self, part: ProgramPart, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._host is not None:
             arrays = self._host(part, list(given.values()))
             if len(arrays) != len(part.outputs):
@@ -100,14 +100,14 @@ class PartsRunner:
         """
         if force:
             raise ModelError("tensors cannot be forced where the graph is computed part by part; leave host out")
-        count = max((spec.count(given[spec.name]) for spec in self.inputs), default=1)
+        count = max((spec.count_samples(given[spec.name]) for spec in self.inputs), default=1)
         rows: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
         for number in range(count):
-            feeds = {spec.name: spec.samples(given[spec.name], number, number + 1) for spec in self.inputs}
+            feeds = {spec.name: spec.slice_samples(given[spec.name], number, number + 1) for spec in self.inputs}
             rows.append(
                 {
                     name: (array, held)
-                    for done in self.sample(feeds)
+                    for done in self.iter_parts(feeds)
                     for name, array, held in done.tensors
                     if names is None or name in names
                 }

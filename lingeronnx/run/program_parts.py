@@ -38,7 +38,7 @@ class ProgramPart:
     name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip part the integer
     graph for the packer, with its Quants and Dequants; of a host part plain ONNX. inputs, outputs : of `graph`, in its
     order; they are called as in the whole graph. nodes : those of the whole graph that it computes, by name.
-    formed : what was rewritten in it, exactly, for the packer. target : of a chip part. found : what of its `choice`
+    rewrites : what was rewritten in it, exactly, for the packer. target : of a chip part. found : what of its `choice`
     was found on the way.
     """
 
@@ -48,30 +48,31 @@ class ProgramPart:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
-    formed: tuple[AppliedRewrite, ...] = ()
+    rewrites: tuple[AppliedRewrite, ...] = ()
     target: Target | None = field(default=None, repr=False, compare=False)
-    found: PackerArguments | None = field(default=None, repr=False, compare=False)
+    preset_choice: PackerArguments | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def choice(self) -> PackerArguments:
-        """The packer's arguments for a chip part and what becomes of it under them, chosen once; see `Target.verdict`.
+        """The packer's arguments for a chip part and what becomes of it under them, chosen once.
 
+        See `Target.evaluate_packing`.
         The graph stays as it is from there on.
         """
         assert self.target is not None
-        return self.target.verdict(self.graph) if self.found is None else self.found
+        return self.target.evaluate_packing(self.graph) if self.preset_choice is None else self.preset_choice
 
-    def under(self, words: Sequence[str] | None) -> PackerArguments:
+    def choice_for_arguments(self, words: Sequence[str] | None) -> PackerArguments:
         """Return what becomes of a chip part under the packer's arguments `words`; None: its `choice`."""
         assert self.target is not None
-        return self.choice if words is None else self.target.verdict(self.graph, words)
+        return self.choice if words is None else self.target.evaluate_packing(self.graph, words)
 
 
 @dataclass(frozen=True)
 class PartitionedProgram:
     """A whole graph, and its parts in the order in which they run."""
 
-    whole: ir.Model
+    graph: ir.Model
     parts: tuple[ProgramPart, ...]
 
     @property
@@ -80,7 +81,7 @@ class PartitionedProgram:
         return tuple(part for part in self.parts if part.chip)
 
     @property
-    def host(self) -> tuple[ProgramPart, ...]:
+    def host_parts(self) -> tuple[ProgramPart, ...]:
         """The parts that the host runs."""
         return tuple(part for part in self.parts if not part.chip)
 
@@ -88,9 +89,9 @@ class PartitionedProgram:
 def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
     """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
 
-    Of several chip parts each is brought into the form that the packer wants (`Target.finish`), and says whether it
-    keeps its constants in shared memory (`Vendor.share`); one alone is as it stands in the graph. Raises ModelError
-    where a tensor between the parts has no type.
+    Of several chip parts each is brought into the form that the packer wants (`Target.run_backend_passes`), and says
+    whether it keeps its constants in shared memory (`Vendor.share`); one alone is as it stands in the graph. Raises
+    ModelError where a tensor between the parts has no type.
     """
     cut = _StageAssignment(graph)
     found: list[ProgramPart] = []
@@ -109,9 +110,9 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
                     graph if len(nodes) == len(graph.graph) else extract_chip_nodes(graph, cut.indices(stage), target)
                 )
             else:
-                made = chips.piece(stage)
+                made = chips.extract_stage(stage)
                 made.metadata_props[PARTS_KEY] = "several"
-                made, formed = target.finish(made)
+                made, formed = target.run_backend_passes(made)
         else:
             whole = ir.to_proto(graph) if whole is None else whole
             made = _extract_host_part(graph, whole, cut, stage)
@@ -123,13 +124,13 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
                 inputs=tuple(str(v.name) for v in made.graph.inputs),
                 outputs=tuple(str(v.name) for v in made.graph.outputs),
                 nodes=tuple(str(node.name) for node in nodes),
-                formed=tuple(formed),
+                rewrites=tuple(formed),
                 target=target if chip else None,
             )
         )
     if several:
-        choices = iter(target.vendor.share([part.graph for part in found if part.chip], target))
-        found = [replace(part, found=next(choices, None)) if part.chip else part for part in found]
+        choices = iter(target.vendor.assign_resident_constants([part.graph for part in found if part.chip], target))
+        found = [replace(part, preset_choice=next(choices, None)) if part.chip else part for part in found]
     return PartitionedProgram(graph, tuple(found))
 
 
@@ -140,10 +141,10 @@ class _StageAssignment:
         self.order = list(graph.graph)
         self._inside = find_chip_nodes(graph)
         self._free = {id(node) for node in self.order if node.op_type == "Constant" and not node.domain}
-        self._early = self._earliest()
+        self._early = self._earliest_stages()
         #: The number of the last chip part; 0 where the chip has nothing to do.
         self.last = max((stage + 1) // 2 for stage in [0, *self._early.values()])
-        self.stages = self._stages()
+        self.stages = self._assign_stages()
 
     @cached_property
     def _readers(self) -> dict[int, list[ir.Node]]:
@@ -155,7 +156,7 @@ class _StageAssignment:
                     found.setdefault(id(value), []).append(node)
         return found
 
-    def _earliest(self) -> dict[int, int]:
+    def _earliest_stages(self) -> dict[int, int]:
         """Return {node: the first stage in which it can run}."""
         found: dict[int, int] = {}
         for node in self.order:
@@ -169,7 +170,7 @@ class _StageAssignment:
             found[id(node)] = stage
         return found
 
-    def _stages(self) -> dict[int, frozenset[int]]:
+    def _assign_stages(self) -> dict[int, frozenset[int]]:
         """Return {node: the stages that compute it}: more than one for a Quant and a Constant only."""
         found: dict[int, frozenset[int]] = {}
         for node in reversed(self.order):
@@ -180,19 +181,19 @@ class _StageAssignment:
                 found[id(node)] = after
             elif early % 2 == 0:
                 found[id(node)] = frozenset({min((stage - stage % 2 for stage in after), default=2 * self.last)})
-            elif self._given(node):
+            elif self._is_host_fed_quant(node):
                 on_chip = frozenset(stage for stage in after if stage % 2)
                 found[id(node)] = on_chip if on_chip == after and not _is_output(node) else on_chip | {early}
             else:
                 found[id(node)] = frozenset({early})
         return found
 
-    def _given(self, node: ir.Node) -> bool:
+    def _is_host_fed_quant(self, node: ir.Node) -> bool:
         """Whether `node` is a Quant of what the host hands over."""
         return node.op_type == QUANT.name and id(ir.producer(ir.require_input(node))) not in self._inside
 
     @cached_property
-    def places(self) -> dict[int, list[int]]:
+    def node_indices(self) -> dict[int, list[int]]:
         """{stage: the places of its nodes in the graph}."""
         found: dict[int, list[int]] = {}
         for place, node in enumerate(self.order):
@@ -202,11 +203,11 @@ class _StageAssignment:
 
     def indices(self, stage: int) -> frozenset[int]:
         """Return the places of the nodes of a stage in the graph."""
-        return frozenset(self.places.get(stage, ()))
+        return frozenset(self.node_indices.get(stage, ()))
 
     def nodes(self, stage: int) -> list[ir.Node]:
         """Return the nodes of a stage, in order; nothing where it has constants alone."""
-        found = [self.order[place] for place in self.places.get(stage, ())]
+        found = [self.order[place] for place in self.node_indices.get(stage, ())]
         return found if any(id(node) not in self._free for node in found) else []
 
 
@@ -221,7 +222,7 @@ class _ChipSubgraph:
         if len(self._graph.graph) != len(self._places):  # something that nobody needs was left out
             self._graph, self._places = graph, list(range(len(graph.graph)))
 
-    def piece(self, stage: int) -> ir.Model:
+    def extract_stage(self, stage: int) -> ir.Model:
         """Return the part of a stage."""
         wanted = self._cut.indices(stage)
         return extract_chip_nodes(
@@ -233,13 +234,13 @@ def _extract_host_part(graph: ir.Model, whole: onnx.ModelProto, cut: _StageAssig
     """Return the host part of a stage; it writes first what stages after it read, in their order."""
     protos = whole.graph.node
     nodes: list[onnx.NodeProto] = []
-    for place in cut.places.get(stage, ()):
+    for place in cut.node_indices.get(stage, ()):
         if protos[place].op_type != "Constant":
             nodes += expand_dequant(whole, protos[place]) if is_host_dequant(cut.order[place]) else [protos[place]]
     wanted = [
         name
         for later in range(stage + 1, 2 * cut.last + 1)
-        for place in cut.places.get(later, ())
+        for place in cut.node_indices.get(later, ())
         for name in iter_read_names(protos[place])
     ]
     model = build_host_model(whole, nodes, [*wanted, *(value.name for value in whole.graph.output)])

@@ -217,14 +217,14 @@ class Session:
         """Yield `(name, array, how it is held or None)`, otherwise as `taps`."""
         if not isinstance(feeds, Mapping):
             raise DataError(f"the feeds are a {type(feeds).__name__}; give {{name: array}}")
-        given = self._plain(feeds) or self._check(feeds)
+        given = self._check_fast(feeds) or self._check_feeds(feeds)
         if names is not None:
             self._check_names(names)
         if not self._watches:
             return self._tensors(given, names, force)
-        return self._show(self._tensors(given, None, force), names)
+        return self._notify_watchers(self._tensors(given, None, force), names)
 
-    def _show(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
+    def _notify_watchers(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
         """Show every tensor to those who watch, and yield the named ones."""
         for item in tensors:
             for watch in self._watches:
@@ -255,27 +255,29 @@ class Session:
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
         """Run what has sizes that the data decide behind the rest, sample by sample where it is made for one."""
-        inner = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.reads)
-        wanted = None if names is None else {*(name for name in names if name not in inner), *tail.reads}
-        feeds = {name: array for name, array in given.items() if name in tail.reads}
+        inner = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.input_names)
+        wanted = None if names is None else {*(name for name in names if name not in inner), *tail.input_names}
+        feeds = {name: array for name, array in given.items() if name in tail.input_names}
         assert self._runner is not None  # only an integer graph has a tail
         for name, array, scale in self._runner.run(given, None if wanted is None else list(wanted), force):
-            if name in tail.reads:
+            if name in tail.input_names:
                 feeds[name] = array
             if names is None or name in names:
                 yield name, array, scale
         if names is None or inner.intersection(names):
             if self._behind is None:
                 self._behind = TailRunner(tail)
-            samples = max((spec.count(given[spec.name]) for spec in self.inputs if spec.single), default=1)
+            samples = max(
+                (spec.count_samples(given[spec.name]) for spec in self.inputs if spec.is_single_sample), default=1
+            )
             yield from self._behind.run(feeds, None if names is None else [n for n in names if n in inner], samples)
 
-    def _check(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
         from .data import Data
 
         return next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
 
-    def _plain(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
+    def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
         """Return feeds that need no conversion, checked as `Data` checks them; None: let `Data` look closer."""
         given: dict[str, np.ndarray] = {}
         counts = set()
@@ -284,7 +286,7 @@ class Session:
             if type(array) is not np.ndarray or array.dtype != spec.dtype or not spec.shape or not array.size:
                 return None
             shape, want, axis = array.shape, spec.shape, spec.axis
-            if axis is None or not spec.batched or len(shape) != len(want):
+            if axis is None or not spec.accepts_any_batch or len(shape) != len(want):
                 return None
             if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != axis):
                 return None
@@ -295,15 +297,15 @@ class Session:
         return given if len(given) == len(feeds) and len(counts) == 1 else None
 
     @cached_property
-    def _known(self) -> dict[str, None]:
+    def _tensor_names(self) -> dict[str, None]:
         """The names of all tensors, in graph order."""
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self._known:
+            if name not in self._tensor_names:
                 raise ConfigError(
-                    f"the model has no tensor '{name}'{suggest_nearest(name, list(self._known))}; "
+                    f"the model has no tensor '{name}'{suggest_nearest(name, list(self._tensor_names))}; "
                     "a viewer such as Netron shows the names"
                 )
 
@@ -318,7 +320,7 @@ def open_lowered_session(
     """
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
     if isinstance(session._runner, IntegerRunner) and fallback_sessions is not None:
-        session._runner.opened = fallback_sessions
+        session._runner.fallback_sessions = fallback_sessions
     return session
 
 

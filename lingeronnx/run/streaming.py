@@ -92,12 +92,13 @@ class UnrolledCalls:
     """Calls of a model that is fed its own states.
 
     items : feeds, states included, calls of one size joined. number : of calls. again : the feeds of calls in a row to
-    measure on, without states but for those that an item gave. held : whether `again` is kept out of `items`.
+    measure on, without states but for those that an item gave. held : whether `evaluation_calls` is kept out of
+    `items`.
     """
 
     items: Sequence[dict[str, np.ndarray]]
-    number: int
-    again: Sequence[dict[str, np.ndarray]]
+    call_count: int
+    evaluation_calls: Sequence[dict[str, np.ndarray]]
     held: bool
 
 
@@ -124,7 +125,7 @@ def unroll_calls(
     data = Data(
         calls, list(specs.values()), what="calibration data", optional=optional, fixed=fixed, most=MAX_UNBOUNDED_SAMPLES
     )
-    if data.open_ended:  # of others the caller takes the first samples of the joined calls
+    if data.is_open_ended:  # of others the caller takes the first samples of the joined calls
         data.limit = limit
     told = [str(v.name) for v in model.graph.outputs if str(v.name) not in pairs]
     runner = FloatRunner(model, {*pairs, *told})
@@ -148,7 +149,7 @@ def unroll_calls(
     found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
     for feeds in [*full[: again.start], *full[again.stop :]] if apart else full:
         found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
-    items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
+    items = [{name: specs[name].concatenate([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
     return UnrolledCalls(items, len(full), given[again], apart)
 
 
@@ -208,5 +209,5 @@ def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpe
     """Return the number of samples of the first array fed."""
     for name, array in feeds.items():
         if name in specs and specs[name].axis is not None:
-            return specs[name].count(np.asarray(array))
+            return specs[name].count_samples(np.asarray(array))
     return 1

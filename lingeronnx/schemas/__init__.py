@@ -52,10 +52,10 @@ __all__ = [
 SCHEMA_DOMAIN, SCHEMA_VERSION = "thinker", 1
 
 #: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
-NONSTANDARD_USAGE = {form.name: form.exempt for form in INTEGER_OPS if form.exempt}
+NONSTANDARD_USAGE = {form.name: form.nonstandard_usage for form in INTEGER_OPS if form.nonstandard_usage}
 
 #: Operators that are exempt only where they have the attribute in question.
-_NONSTANDARD_ATTRIBUTES = {form.name: form.exempt_by for form in INTEGER_OPS if form.exempt_by}
+_NONSTANDARD_ATTRIBUTES = {form.name: form.nonstandard_attribute for form in INTEGER_OPS if form.nonstandard_attribute}
 
 _INTEGER_TYPES = ("int8", "int16", "int32")
 _TYPES_BY_KIND = {
@@ -183,14 +183,17 @@ def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[st
 def _collect_attributes(form: Format) -> list[Attr]:
     """Return the operator's own attributes, then those every node may carry."""
     channels = () if form.channel_axis is None else (_CHANNEL_SCALES,)
-    found = {a.name: a for a in (*_PACKER_ATTRIBUTES, *_WIDTH_ATTRIBUTES, *form.further, *channels, *form.attributes)}
+    found = {
+        a.name: a
+        for a in (*_PACKER_ATTRIBUTES, *_WIDTH_ATTRIBUTES, *form.extra_attributes, *channels, *form.attributes)
+    }
     return list(found.values())
 
 
 def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
     make = defs.OpSchema.Attribute
-    if attr.required or attr.default is None:
-        return make(attr.name, _ATTRIBUTE_TYPES[attr.kind], attr.unit, required=attr.required)
+    if attr.is_required or attr.default is None:
+        return make(attr.name, _ATTRIBUTE_TYPES[attr.kind], attr.unit, required=attr.is_required)
     return make(attr.name, helper.make_attribute(attr.name, attr.default), attr.unit)
 
 

@@ -58,7 +58,7 @@ class AttemptRunner:
         self._best: tuple[Attempt, Candidate] = (Attempt(), base)
         self._calibrated: dict[str, CalibrationResult] = {}
 
-    def record(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Candidate | None]:
+    def run_attempt(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Candidate | None]:
         """Make an attempt; return what goes to the log, and what was made, None where that is not allowed.
 
         float_value : the metric of the float model where it is known, which is not measured again.
@@ -66,45 +66,45 @@ class AttemptRunner:
         began = time.monotonic()
         record: Record = {"attempt": asdict(attempt)}
         try:
-            attempt_made = self.made(attempt)
-            result = attempt_made.checked
+            attempt_made = self.build_candidate(attempt)
+            result = attempt_made.checked_model
         except ConstraintError as error:
             return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
         measure, cost = self._goal.measure(result, float_value, self._progress), measure_cost(attempt_made)
         entry = make_record(measure, cost, result.report.chip_ready or not result.report.is_chip)
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
-    def keep(self, attempt: Attempt, made: Candidate) -> None:
+    def keep_best(self, attempt: Attempt, made: Candidate) -> None:
         """Remember the best attempt so far, which is not made again."""
         self._best = attempt, made
 
-    def made(self, attempt: Attempt) -> Candidate:
+    def build_candidate(self, attempt: Attempt) -> Candidate:
         """Return what an attempt makes; the best is not made again, unless it was read from the log."""
         if self._best[0] == attempt:
             return self._best[1]
-        prepared, planned = self._prepared(attempt), self.planned(attempt)
+        prepared, planned = self._prepare_attempt(attempt), self.plan_attempt(attempt)
         model = build_candidate(prepared, planned, refine_weights(planned, progress=self._progress), self._progress)
-        return try_best_effort(model, self._progress) if planned.conf.effort == "best" else model
+        return try_best_effort(model, self._progress) if planned.config.effort == "best" else model
 
-    def planned(self, attempt: Attempt) -> PlannedModel:
+    def plan_attempt(self, attempt: Attempt) -> PlannedModel:
         """Return the plan of an attempt."""
         if self._best[0] == attempt:
             return self._best[1].planned
-        observed, prepared = self._observed(attempt), self._prepared(attempt)
-        parts = observed.parts
-        names = prepared.selectors(parts.graph).skipped(attempt.floats)
+        observed, prepared = self._calibrate_attempt(attempt), self._prepare_attempt(attempt)
+        parts = observed.partition
+        names = prepared.selectors(parts.graph).resolve_skips(attempt.floats)
         if more := {name: "left in float for accuracy" for name in names if name in parts.ops}:
-            parts = parts.without(more)
-        return assign_scales(prepared, replace(observed, parts=parts))
+            parts = parts.move_to_float(more)
+        return assign_scales(prepared, replace(observed, partition=parts))
 
-    def _prepared(self, attempt: Attempt) -> PreparedModel:
+    def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
         """Return the model under the attempt's settings."""
-        conf = self._base.prepared.conf.model_copy(update={"effort": self._observed(attempt).effort})
-        return replace(self._base.prepared, conf=attempt.config(conf, self._base.planned.target))
+        conf = self._base.prepared.conf.model_copy(update={"effort": self._calibrate_attempt(attempt).effort})
+        return replace(self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.target))
 
-    def _observed(self, attempt: Attempt) -> CalibrationResult:
+    def _calibrate_attempt(self, attempt: Attempt) -> CalibrationResult:
         """Return what calibration saw under the attempt's effort: the data run once for each."""
-        prepared, observed = self._base.prepared, self._base.planned.observed
+        prepared, observed = self._base.prepared, self._base.planned.calibration
         effort = attempt.effort or prepared.conf.effort
         if effort not in self._calibrated:
             if effort == prepared.conf.effort and observed is not None:
@@ -122,24 +122,24 @@ class AttemptRunner:
 class _AttemptJob:
     """Attempts as items of work: each worker begins the search once for itself.
 
-    beginning : of the search here; a worker that begins with something else would give other figures.
+    start_digest : of the search here; a worker that begins with something else would give other figures.
     """
 
-    begin: StartFactory
+    create_start: StartFactory
     goal: Goal
-    beginning: Mapping[str, object]
+    start_digest: Mapping[str, object]
 
     def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
         """Return what makes one attempt and returns its record."""
-        base = self.begin()
+        base = self.create_start()
         for what, value in _start_digest(base).items():
-            if value != self.beginning[what]:
+            if value != self.start_digest[what]:
                 raise ConfigError(
                     f"a worker of the cluster begins with another {what} than this machine; all need the same files, "
                     "the same versions and the same kind of processor"
                 )
         maker = AttemptRunner(base, self.goal)
-        return lambda item: maker.record(*item)[0]
+        return lambda item: maker.run_attempt(*item)[0]
 
 
 class AttemptPrefetcher:
@@ -166,14 +166,14 @@ class AttemptPrefetcher:
             self.close()
             new = [each for each in dict.fromkeys((attempt, *next_ones)) if each not in self._records]
             self._awaited = set(new)
-            self._coming = self._given_out(self._job, new, float_value)
+            self._coming = self._dispatch(self._job, new, float_value)
         while attempt not in self._records:
             assert self._coming is not None
             done, record = next(self._coming)
             self._records[done] = record
         return self._records[attempt]
 
-    def _given_out(
+    def _dispatch(
         self, job: _AttemptJob, attempts: Sequence[Attempt], float_value: float | None
     ) -> Generator[tuple[Attempt, Record], None, None]:
         items = ((attempt, float_value) for attempt in attempts)

@@ -46,7 +46,7 @@ def _bit_product(width: str) -> int:
 
 def measure_cost(attempt: Candidate) -> AttemptCost:
     """Return the cost of an attempt."""
-    parts, tensors = attempt.planned.parts, attempt.planned.plan.tensors
+    parts, tensors = attempt.planned.partition, attempt.planned.plan.tensors
     costs: dict[str, int] = {}
     for node in parts.graph.graph:
         count = count_macs(node)
@@ -56,7 +56,7 @@ def measure_cost(attempt: Candidate) -> AttemptCost:
         width = "float"
         if op is not None:
             data = max(tensors[ir.input_name(node, index)].bits for index in op.data(node))
-            weights = [tensors[ir.input_name(node, index)].bits for index in op.parameters(node)]
+            weights = [tensors[ir.input_name(node, index)].bits for index in op.weight_inputs(node)]
             width = f"{data}x{max(weights, default=data)}"
         costs[width] = costs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()

@@ -28,13 +28,13 @@ _MIN_ALLOWED_SAMPLES = 10  # samples that a wish allows for, below which chance 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A result's `value`, in dB or in the metric's unit, and what is `missing` to the wish; nothing at 0 or below.
+    """A result's `value`, in dB or in the metric's unit, and what is `shortfall` to the wish; nothing at 0 or below.
 
     float_value : the metric's value of the float model; None for dB.
     """
 
     value: float
-    missing: float
+    shortfall: float
     float_value: float | None = None
 
 
@@ -67,11 +67,11 @@ class Goal:
         return all(wish is None for wish in (self.max_drop, self.min_sqnr, self.max_ms, self.max_flash))
 
     @property
-    def fills(self) -> bool:
+    def is_limits_only(self) -> bool:
         """Whether there are limits alone: the most accurate result within them is asked for."""
         return not self.nothing and self.max_drop is None and self.min_sqnr is None
 
-    def spent(self, cost: AttemptCost | None) -> list[tuple[float, str]]:
+    def limit_usage(self, cost: AttemptCost | None) -> list[tuple[float, str]]:
         """Return (share of its limit, what it is in words) of each limited cost.
 
         cost : None where nothing is known. A share is infinite where nobody knows it.
@@ -88,7 +88,7 @@ class Goal:
             spent.append((math.inf if time is None else time / self.max_ms, words))
         return spent
 
-    def check_time(self, target: Target) -> None:
+    def validate_time_limit(self, target: Target) -> None:
         """Raise ConfigError where a wish for time cannot be measured on `target`."""
         if self.max_ms is None:
             return
@@ -96,7 +96,7 @@ class Goal:
             raise ConfigError(f"max_ms = {self.max_ms:g}: it is a number of milliseconds above 0")
         if self.clock is None:
             raise ConfigError("max_ms needs the chip's clock in MHz: add clock (--clock MHZ)")
-        if unknown := target.vendor.untimed(target):
+        if unknown := target.vendor.explain_missing_timing(target):
             raise ConfigError(f"max_ms: {unknown}")
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class Goal:
         )
         return self.measured(evaluation.value, evaluation.baseline if float_value is None else float_value)
 
-    def doubt(self, samples: int) -> str:
+    def format_sample_size_warning(self, samples: int) -> str:
         """Return a note where a wish in points allows for so few of `samples` that chance decides, "" where not."""
         if self.max_drop is None or self.unit != "%":
             return ""

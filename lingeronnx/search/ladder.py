@@ -62,7 +62,7 @@ class Attempt:
     wide: tuple[tuple[str, int, int], ...] = ()
     floats: tuple[str, ...] = ()
 
-    def settings(self, target: Target) -> dict[str, dict[str, Any]]:
+    def overrides(self, target: Target) -> dict[str, dict[str, Any]]:
         """Return the overrides, by selector."""
         overrides: dict[str, dict[str, Any]] = {
             name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
@@ -73,24 +73,24 @@ class Attempt:
             overrides.setdefault(name, {})["out_bits"] = max(target.out_bits)
         return overrides
 
-    def config(self, config: QuantConfig, target: Target) -> QuantConfig:
+    def apply_to(self, config: QuantConfig, target: Target) -> QuantConfig:
         """Return `config` with these options; what the user said of a layer stays."""
         overrides = dict(config.overrides)
-        for name, settings in self.settings(target).items():
-            own = overrides[name].settings if name in overrides else {}
+        for name, settings in self.overrides(target).items():
+            own = overrides[name].to_settings if name in overrides else {}
             overrides[name] = Override(**{**settings, **own})
         return config.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
 
-    def options(self, target: Target) -> list[str]:
+    def to_cli_options(self, target: Target) -> list[str]:
         """Return the options as they are typed."""
         words = [f"--effort {self.effort}"] if self.effort else []
-        for name, settings in self.settings(target).items():
+        for name, settings in self.overrides(target).items():
             said = ",".join(f"{key}:{value}" for key, value in settings.items())
             words.append(f"--override {shlex.quote(f'{name}={said}')}")
         return [*words, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """What it does, in few words."""
         parts = [f"effort {self.effort}"] if self.effort else []
         parts += ["wide outputs"] if self.raw else []
@@ -110,12 +110,12 @@ class LayerGroup:
     """Layers that share scales.
 
     gain : share of the outputs' power that is no error any more when the group is left out of everything rounded.
-    share : of the multiply-accumulates.
+    mac_share : of the multiply-accumulates.
     """
 
     layers: tuple[RoundedOperator, ...]
     gain: float
-    share: float
+    mac_share: float
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class LayerGroup:
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def float_selectors(self) -> tuple[str, ...]:
         """The selectors of what can be left in float."""
         return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
 
@@ -134,19 +134,21 @@ class NarrowLayer:
     """A layer that has fewer bits for its weights than for data, as an option calls it.
 
     gain : the error at the outputs that goes away when its weights alone are not rounded, as `LayerGroup.gain`.
-    bytes : what these take more with as many bits as data.
+    extra_bytes : what these take more with as many bits as data.
     """
 
     selector: str
     gain: float
-    bytes: float
+    extra_bytes: float
 
 
 def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
     """Return the groups of layers, those first that give back most for what they cost."""
     every = list_rounded_operators(planned)
     joined = _group_by_shared_scale(planned, every)
-    gains = _measure_gains(planned, every, [reduce(or_, (layer.whole for layer in members)) for members in joined])
+    gains = _measure_gains(
+        planned, every, [reduce(or_, (layer.all_rounded for layer in members)) for members in joined]
+    )
     work = _macs_by_node(planned)
     total = max(sum(work.values()), 1)
     layer_groups = []
@@ -154,19 +156,21 @@ def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
         share = sum(work.get(node, 0) for layer in members for node in layer.weight.weights) / total
         layer_groups.append(LayerGroup(tuple(members), gain, share))
     least = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
-    return sorted(layer_groups, key=lambda group: -group.gain / max(group.share, least))
+    return sorted(layer_groups, key=lambda group: -group.gain / max(group.mac_share, least))
 
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
     """Return the layers with narrow weights, those first that give back most for each byte."""
-    tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.parts.graph.graph}
-    bits = planned.conf.bits
+    tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.partition.graph.graph}
+    bits = planned.config.bits
     sizes: list[tuple[RoundedOperator, float]] = []
     for layer in list_rounded_operators(planned):
         nodes = [by_name[name] for name in layer.weight.weights]
-        names = {ir.input_name(node, i) for node in nodes for i in planned.parts.ops[str(node.name)].parameters(node)}
+        names = {
+            ir.input_name(node, i) for node in nodes for i in planned.partition.ops[str(node.name)].weight_inputs(node)
+        }
         saved = {name: (bits - tensors[name].bits) / 8 for name in names if name in tensors}
-        constants = planned.parts.graph.graph.initializers
+        constants = planned.partition.graph.graph.initializers
         size = sum(ir.require_const_value(constants[name]).size * each for name, each in saved.items() if each > 0)
         if layer.selector and size:
             sizes.append((layer, size))
@@ -174,17 +178,17 @@ def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
         _measure_gains(planned, list_rounded_operators(planned), [layer.weight for layer, _ in sizes]) if sizes else []
     )
     narrow = [NarrowLayer(layer.selector, gain, size) for (layer, size), gain in zip(sizes, gains, strict=True)]
-    return sorted(narrow, key=lambda layer: -layer.gain / layer.bytes)
+    return sorted(narrow, key=lambda layer: -layer.gain / layer.extra_bytes)
 
 
 def _group_by_shared_scale(planned: PlannedModel, operators: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
-    for shared_scale in group_shared_scales(planned.parts, planned.target):
+    for shared_scale in group_shared_scales(planned.partition, planned.target):
         for name in shared_scale.tensors:
-            sets.join(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
+            sets.union(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
     for number, layer in enumerate(operators):
         for name in layer.activation.tensors:
-            sets.join(f"layer {number}", f"tensor {name}")
+            sets.union(f"layer {number}", f"tensor {name}")
     members: dict[str, list[RoundedOperator]] = {}
     for number, layer in enumerate(operators):
         members.setdefault(sets.find(f"layer {number}"), []).append(layer)
@@ -192,7 +196,7 @@ def _group_by_shared_scale(planned: PlannedModel, operators: Sequence[RoundedOpe
 
 
 def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
-    return {str(node.name): count_macs(node) for node in planned.parts.graph.graph}
+    return {str(node.name): count_macs(node) for node in planned.partition.graph.graph}
 
 
 def _measure_gains(
@@ -200,14 +204,14 @@ def _measure_gains(
 ) -> list[float]:
     """Return what each of `parts` gives back that is left out of all that is rounded, on a few calibration samples."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
-    engine = build_roundable_model(planned, operators, outputs).engine()
-    whole = reduce(or_, (layer.whole for layer in operators), RoundedSet())
+    engine = build_roundable_model(planned, operators, outputs).create_engine()
+    whole = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
     left = [whole - part for part in parts]
     few = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
-    for _, _, part in engine.parts(planned.data.first(few)):
-        exact = engine.base(RoundedSet(), part).tensors
-        base = engine.base(whole, part)
+    for _, _, part in engine.split_samples(planned.data.first(few)):
+        exact = engine.run_base(RoundedSet(), part).tensors
+        base = engine.run_base(whole, part)
         for place, setting in enumerate([whole, *left]):
             found = engine.outputs(setting, base, part)
             for column, name in enumerate(outputs):
@@ -238,7 +242,7 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
         start = replace(start, raw=names)
         yield [start]
     ranked = rank_layer_groups(planned)
-    conf = planned.conf
+    conf = planned.config
     for width in sorted(target.bits):
         pair = max(width, conf.bits), max(width, conf.weight_bits)
         if pair == (conf.bits, conf.weight_bits):
@@ -253,11 +257,11 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
         if rung:
             start = rung[-1]
             yield rung
-    few, share = [], 1 - sum(group.share for group in ranked)
+    few, share = [], 1 - sum(group.mac_share for group in ranked)
     for group in ranked:
-        if share + group.share <= MAX_FLOAT_MAC_SHARE:
-            share += group.share
-            few.append(group.nodes)
+        if share + group.mac_share <= MAX_FLOAT_MAC_SHARE:
+            share += group.mac_share
+            few.append(group.float_selectors)
     yield [replace(start, floats=names) for names in _iter_prefixes(few)]
 
 
@@ -273,10 +277,10 @@ def _iter_prefixes(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]
 
 def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    names, said = planned.parts.wide_outputs(planned.target), planned.conf.overrides
+    names, said = planned.partition.wide_outputs(planned.target), planned.config.overrides
     selectors = [
         layer.selector
         for layer in list_rounded_operators(planned)
         if layer.selector and layer.activation.tensors & names
     ]
-    return tuple(name for name in selectors if name not in said or "out_bits" not in said[name].settings)
+    return tuple(name for name in selectors if name not in said or "out_bits" not in said[name].to_settings)

@@ -24,14 +24,17 @@ def choose_layers_to_widen(layers: Sequence[NarrowLayer], budget_bytes: float) -
     The first takes layers by their gain for each byte, the second by their gain, whatever still fits. The better of the
     two has at least half of the gain that is possible (knapsack problem).
     """
-    orders: tuple[Callable[[NarrowLayer], float], ...] = (lambda each: each.gain / each.bytes, lambda each: each.gain)
+    orders: tuple[Callable[[NarrowLayer], float], ...] = (
+        lambda each: each.gain / each.extra_bytes,
+        lambda each: each.gain,
+    )
     choices = []
     for key in orders:
         left, chosen = budget_bytes, []
         for layer in sorted(layers, key=key, reverse=True):
-            if layer.bytes <= left:
+            if layer.extra_bytes <= left:
                 chosen.append(layer)
-                left -= layer.bytes
+                left -= layer.extra_bytes
         choices.append(tuple(chosen))
     return max(choices, key=lambda chosen: sum(max(layer.gain, 0.0) for layer in chosen))
 
@@ -44,7 +47,7 @@ def search_mixes(
     evaluate_mix : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes;
     1 is all of it, infinity what nobody knows.
     """
-    narrow, wide = (0.0, evaluate_mix(())), (sum(layer.bytes for layer in layers), evaluate_mix(layers))
+    narrow, wide = (0.0, evaluate_mix(())), (sum(layer.extra_bytes for layer in layers), evaluate_mix(layers))
     if not _is_within_limits(narrow[1]) or _is_within_limits(wide[1]):
         return _is_within_limits(narrow[1]) or _is_within_limits(wide[1])
     known: set[frozenset[str]] = set()
@@ -54,7 +57,7 @@ def search_mixes(
         if not names or names in known:
             break
         known.add(names)
-        made = (sum(layer.bytes for layer in mix), evaluate_mix(mix))
+        made = (sum(layer.extra_bytes for layer in mix), evaluate_mix(mix))
         narrow, wide = (max(narrow, made), wide) if _is_within_limits(made[1]) else (narrow, made)
     return True
 

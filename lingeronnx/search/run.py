@@ -38,38 +38,42 @@ _JOURNAL_PART = "attempts"  # of the journal
 class AttemptResult:
     """An attempt that was made, what it gave and what it costs.
 
-    measured, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
-    over : by which share of a limit it costs more than that; infinite where nobody knows what it costs.
-    fills : whether what keeps the limits is judged by its value alone.
+    measurement, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
+    limit_excess : by which share of a limit it costs more than that; infinite where nobody knows what it costs.
+    is_ranked_by_value : whether what keeps the limits is judged by its value alone.
     """
 
     attempt: Attempt
-    measured: Measurement | None
+    measurement: Measurement | None
     cost: AttemptCost | None
     seconds: float
-    ready: bool = True
+    is_chip_ready: bool = True
     why: str = ""
-    over: float = 0.0
-    fills: bool = False
+    limit_excess: float = 0.0
+    is_ranked_by_value: bool = False
 
     @property
-    def met(self) -> bool:
+    def meets_goal(self) -> bool:
         """Whether the wish is met."""
-        return self.measured is not None and self.measured.missing <= 0 and self.over <= 0
+        return self.measurement is not None and self.measurement.shortfall <= 0 and self.limit_excess <= 0
 
     @property
-    def missing(self) -> float:
+    def shortfall(self) -> float:
         """What is missing to the wish; infinite where the attempt is not allowed."""
-        return math.inf if self.measured is None else self.measured.missing
+        return math.inf if self.measurement is None else self.measurement.shortfall
 
     @property
     def rank(self) -> tuple[float, ...]:
         """Less is better: the cheapest of those that meet the wish, else of those fit for a chip what is missing."""
-        if self.measured is None or self.cost is None:
+        if self.measurement is None or self.cost is None:
             return (2,)
         cost: tuple[float, ...] = self.cost.work, self.cost.bytes
-        cost = (-self.measured.value, *cost) if self.fills else cost
-        return (0, *cost) if self.met else (1, not self.ready, max(self.measured.missing, 0.0), self.over, *cost)
+        cost = (-self.measurement.value, *cost) if self.is_ranked_by_value else cost
+        return (
+            (0, *cost)
+            if self.meets_goal
+            else (1, not self.is_chip_ready, max(self.measurement.shortfall, 0.0), self.limit_excess, *cost)
+        )
 
 
 @dataclass(frozen=True)
@@ -83,34 +87,34 @@ class SearchResult:
     goal: Goal
     target: Target
     trials: Sequence[AttemptResult]
-    chosen: AttemptResult
+    best: AttemptResult
     stopped: str
     weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def _measured(self) -> Measurement:
-        assert self.chosen.measured is not None
-        return self.chosen.measured
+    def _measurement(self) -> Measurement:
+        assert self.best.measurement is not None
+        return self.best.measurement
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, for the report."""
         return {
             "goal": self.goal.text,
             "unit": self.goal.unit,
-            "met": self.chosen.met,
+            "met": self.best.meets_goal,
             "stopped": self.stopped,
-            "options": self.chosen.attempt.options(self.target),
-            "float": self._measured.float_value,
-            "wanted": None if self.goal.fills else self._measured.value + self._measured.missing,
+            "options": self.best.attempt.to_cli_options(self.target),
+            "float": self._measurement.float_value,
+            "wanted": None if self.goal.is_limits_only else self._measurement.value + self._measurement.shortfall,
             "weight_bits": dict(self.weight_bits),
             "trials": [
                 {
-                    "what": trial.attempt.text,
-                    "options": trial.attempt.options(self.target),
-                    "value": None if trial.measured is None else trial.measured.value,
-                    "missing": None if trial.measured is None else max(trial.measured.missing, 0.0),
-                    "met": trial.met,
-                    "chosen": trial is self.chosen,
+                    "what": trial.attempt.description,
+                    "options": trial.attempt.to_cli_options(self.target),
+                    "value": None if trial.measurement is None else trial.measurement.value,
+                    "missing": None if trial.measurement is None else max(trial.measurement.shortfall, 0.0),
+                    "met": trial.meets_goal,
+                    "chosen": trial is self.best,
                     "bytes": None if trial.cost is None else trial.cost.bytes,
                     "macs": None if trial.cost is None else dict(trial.cost.macs),
                     "work": None if trial.cost is None else trial.cost.work,
@@ -168,7 +172,7 @@ def search(
         With require_chip, where what the user asked for is not chip-ready.
     """
     goal.check()
-    goal.check_time(base.planned.target)
+    goal.validate_time_limit(base.planned.target)
     ahead, maker = AttemptPrefetcher(base, goal, create_start, cluster), AttemptRunner(base, goal, progress)
     journal_of = Journal(None if log is None else Path(log), journal_header(base, goal), resume)
     with journal_of as journal, contextlib.closing(ahead):
@@ -176,14 +180,14 @@ def search(
         stopped = climb.run()
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
-    made = maker.made(chosen.attempt)
-    result = made.checked
+    made = maker.build_candidate(chosen.attempt)
+    result = made.checked_model
     outcome = SearchResult(goal, base.planned.target, trials, chosen, stopped, weight_bits_by_operator(made.planned))
     warnings = list(result.report.warnings)
-    if not chosen.met:
-        assert chosen.measured is not None
-        value = f"{chosen.measured.value:.4g} {goal.unit}".rstrip() + f" is the best of {len(trials)} attempts"
-        warnings.insert(0, f"the wish is not met ({goal.text}): {stopped if goal.fills else value}")
+    if not chosen.meets_goal:
+        assert chosen.measurement is not None
+        value = f"{chosen.measurement.value:.4g} {goal.unit}".rstrip() + f" is the best of {len(trials)} attempts"
+        warnings.insert(0, f"the wish is not met ({goal.text}): {stopped if goal.is_limits_only else value}")
     report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
     return replace(result, report=report), outcome
 
@@ -203,7 +207,7 @@ class _Search:
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._maker, self._ahead = maker, ahead
-        self._row = base.planned.target
+        self._target = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         labels = goal.max_drop is not None
         self._known = {_attempt_key(r["attempt"]): r for r in journal.records(_JOURNAL_PART) if is_complete(r, labels)}
@@ -212,16 +216,16 @@ class _Search:
     def run(self) -> str:
         """Climb; return why it ended."""
         try:
-            if self._goal.fills:
-                return self._fill()
-            start = self._efforts()
-            if (dear := self.trials[start]).missing <= 0 < dear.over:  # what is more accurate costs no less
-                return f"accurate enough, but {self._beyond(dear)}; take a smaller model"
-            if self.trials[start].met or any(
-                self._climb(rung) for rung in iter_rungs(self._maker.planned(start), start)
+            if self._goal.is_limits_only:
+                return self._search_mixes()
+            start = self._try_efforts()
+            if (dear := self.trials[start]).shortfall <= 0 < dear.limit_excess:  # what is more accurate costs no less
+                return f"accurate enough, but {self._format_excess(dear)}; take a smaller model"
+            if self.trials[start].meets_goal or any(
+                self._search_rung(rung) for rung in iter_rungs(self._maker.plan_attempt(start), start)
             ):
                 return "met"
-            return self._needed()
+            return self._format_unmet()
         except (_SearchStopped, KeyboardInterrupt) as stop:
             if not self.trials:
                 raise
@@ -229,27 +233,27 @@ class _Search:
 
     # ---- climbing ----------------------------------------------------------------------------------------------
 
-    def _efforts(self) -> Attempt:
+    def _try_efforts(self) -> Attempt:
         """Try what was asked for, then more effort, which costs nothing where the model runs; return the best."""
-        asked = self._base.planned.conf.effort
+        asked = self._base.planned.config.effort
         best = Attempt()
         every = (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :]))
         for attempt in every:
-            trial = self._try(attempt, every)
-            if trial.measured is None and attempt == Attempt():
+            trial = self._run_attempt(attempt, every)
+            if trial.measurement is None and attempt == Attempt():
                 raise ConstraintError(trial.why)
-            if trial.met:
+            if trial.meets_goal:
                 return attempt
             best = min((best, attempt), key=lambda candidate: self.trials[candidate].rank)
         return best
 
-    def _climb(self, rung: Sequence[Attempt]) -> bool:
+    def _search_rung(self, rung: Sequence[Attempt]) -> bool:
         """Whether an attempt of the rung meets the wish: try the 1st, 2nd, 4th ..., then look between."""
         low, high, step = -1, -1, 0
         while low < len(rung) - 1:
             place = min(step, len(rung) - 1)
-            trial = self._try(rung[place], (rung[each] for each in _galloping_indices(len(rung))))
-            if trial.met:
+            trial = self._run_attempt(rung[place], (rung[each] for each in _galloping_indices(len(rung))))
+            if trial.meets_goal:
                 high = place
                 break
             low, step = place, 2 * step + 1
@@ -257,68 +261,68 @@ class _Search:
             return False
         while high - low > 1:
             middle = (low + high) // 2
-            if self._try(rung[middle], (rung[each] for each in _bisection_indices(low, high))).met:
+            if self._run_attempt(rung[middle], (rung[each] for each in _bisection_indices(low, high))).meets_goal:
                 high = middle
             else:
                 low = middle
         return True
 
-    def _fill(self) -> str:
+    def _search_mixes(self) -> str:
         """Try mixes of widths up to the limits; return how that ended."""
-        bits, narrow = self._base.planned.conf.bits, rank_narrow_layers(self._base.planned)
+        bits, narrow = self._base.planned.config.bits, rank_narrow_layers(self._base.planned)
 
         def widen_layers(wide: Sequence[NarrowLayer]) -> Attempt:
             return Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide))
 
         def evaluate_mix(wide: Sequence[NarrowLayer]) -> list[float]:
-            trial = self._try(
+            trial = self._run_attempt(
                 widen_layers(wide), (widen_layers(()), widen_layers(narrow))
             )  # both ends are tried in any case
-            return [share for share, _ in self._goal.spent(trial.cost)]
+            return [share for share, _ in self._goal.limit_usage(trial.cost)]
 
         if search_mixes(narrow, evaluate_mix):
             return "met"
         near = min(self.trials.values(), key=lambda trial: trial.rank)
-        if near.measured is None:
+        if near.measurement is None:
             raise ConstraintError(near.why)
-        return f"nearest is '{near.attempt.text}': {self._beyond(near)}; take a smaller model"
+        return f"nearest is '{near.attempt.description}': {self._format_excess(near)}; take a smaller model"
 
-    def _beyond(self, trial: AttemptResult) -> str:
+    def _format_excess(self, trial: AttemptResult) -> str:
         """Return what an attempt costs more than it may."""
-        return " and ".join(words for share, words in self._goal.spent(trial.cost) if share > 1)
+        return " and ".join(words for share, words in self._goal.limit_usage(trial.cost) if share > 1)
 
-    def _needed(self) -> str:
+    def _format_unmet(self) -> str:
         """Return what would meet the wish where the ladder does not."""
-        near = min(self.trials.values(), key=lambda trial: trial.missing)
-        why = f"nearest is '{near.attempt.text}' with {near.missing:.3g} missing"
+        near = min(self.trials.values(), key=lambda trial: trial.shortfall)
+        why = f"nearest is '{near.attempt.description}' with {near.shortfall:.3g} missing"
         why += f"; more would leave over {MAX_FLOAT_MAC_SHARE:.0%} of the multiply-accumulates in float"
-        wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
+        wider = "" if max(self._target.bits) > 8 else f"; {self._target.name} computes in 8 bits only, generic in 16"
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 
-    def _try(self, attempt: Attempt, next_ones: Iterable[Attempt] = ()) -> AttemptResult:
+    def _run_attempt(self, attempt: Attempt, next_ones: Iterable[Attempt] = ()) -> AttemptResult:
         """Return what an attempt gives; a cluster makes `next_ones`, which may be asked for next, beside it."""
         if attempt in self.trials:
             return self.trials[attempt]
         record, result = self._known.get(_attempt_key(asdict(attempt))), None
         if record is None:
-            self._check_room()
+            self._check_budget()
             if self._progress is not None:
                 self._progress(f"attempt {len(self.trials) + 1}", 0, None)
-            known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
+            known = next((t.measurement.float_value for t in self.trials.values() if t.measurement is not None), None)
             record = self._ahead.record(attempt, (each for each in next_ones if self._is_new(each)), known)
             if record is None:
-                record, result = self._maker.record(attempt, known)
+                record, result = self._maker.run_attempt(attempt, known)
             self._journal.add({"part": _JOURNAL_PART, **record})
-        trial = self._read(attempt, record)
+        trial = self._parse_record(attempt, record)
         if result is not None and all(trial.rank < other.rank for other in self.trials.values()):
-            self._maker.keep(attempt, result)
+            self._maker.keep_best(attempt, result)
         self.trials[attempt] = trial
         return trial
 
     def _is_new(self, attempt: Attempt) -> bool:
         return attempt not in self.trials and _attempt_key(asdict(attempt)) not in self._known
 
-    def _check_room(self) -> None:
+    def _check_budget(self) -> None:
         """Raise _Stop where no more attempts may be made, once there is one."""
         if not self.trials:
             return
@@ -331,13 +335,21 @@ class _Search:
                 f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on"
             )
 
-    def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
+    def _parse_record(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
         measure, cost = self._goal.measured(record["value"], record.get("float")), parse_cost(record)
-        over = max((share - 1 for share, _ in self._goal.spent(cost)), default=0.0)
-        fills = self._goal.fills
-        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], over=max(over, 0), fills=fills)
+        over = max((share - 1 for share, _ in self._goal.limit_usage(cost)), default=0.0)
+        fills = self._goal.is_limits_only
+        return AttemptResult(
+            attempt,
+            measure,
+            cost,
+            record["seconds"],
+            record["ready"],
+            limit_excess=max(over, 0),
+            is_ranked_by_value=fills,
+        )
 
 
 def _galloping_indices(count: int) -> Iterator[int]:

@@ -34,7 +34,7 @@ class Requirement:
     extra: str
 
     @property
-    def fits(self) -> bool:
+    def is_satisfied(self) -> bool:
         """Whether the version is within the limits; an optional one may be absent."""
         if self.version is None:
             return bool(self.extra)
@@ -70,7 +70,7 @@ class Environment:
     def to_dict(self) -> dict[str, object]:
         """Return all of it as plain values, for JSON."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        told["packages"] = [{**vars(each), "fits": each.fits} for each in self.packages]
+        told["packages"] = [{**vars(each), "fits": each.is_satisfied} for each in self.packages]
         told["rows"], told["code"], told["problems"] = list(self.rows), list(self.code), list(self.problems)
         return told
 
@@ -179,7 +179,7 @@ def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
     if not packages:
         yield f"the package is not installed (a folder of sources on the path): pip install {_DISTRIBUTION}"
     for each in packages:
-        if not each.fits:
+        if not each.is_satisfied:
             here = "is not there" if each.version is None else f"{each.version} is here"
             extra = f"[{each.extra}]" if each.extra else ""
             asked = f"{each.name} {here}, lingeronnx{extra} asks for {each.name}{each.limits}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
-from ..deprecation import accept_old_parameters
+from ..deprecation import accept_old_parameters, keep_old_members
 from ..errors import ConfigError, InternalError, ModelError
 from .arithmetic import Arithmetic
 from .latency import Latency
@@ -81,23 +81,26 @@ class Vendor:
     """What a target answers by code. The defaults are those of a target without a packer."""
 
     @property
-    def packer(self) -> str:
+    def packer_command(self) -> str:
         """The packer's call; empty without a packer."""
         return ""
 
-    def limits(self, operator: str) -> tuple[LimitCheck, ...]:
+    def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return what the target takes of an integer operator beyond its columns: limits of the nodes lowered to it."""
         return ()
 
-    def applies(self, limit: LimitCheck, target: Target) -> bool:
-        """Whether `target` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
+    def has_limit(self, limit: LimitCheck, target: Target) -> bool:
+        """Whether `target` has such a limit of `get_limit_checks`, or none of its numbers make it one.
+
+        Pages of limits ask.
+        """
         return True
 
-    def mends(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
+    def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
-    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+    def explain_rejected_weight_bits(self, node: ir.Node, bits: int, target: Target) -> str | None:
         """Return why the weights of the float `node` cannot have as few `bits`, None where they can.
 
         Asked where an operator of the target has weights of so few bits and not all have
@@ -105,15 +108,15 @@ class Vendor:
         """
         return None
 
-    def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
+    def find_triggered_faults(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
 
-    def finish(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+    def run_backend_passes(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
-    def share(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
+    def assign_resident_constants(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
         """Write into the parts of one graph, in place, which of them keep their constants in the memory of all.
 
         Return for each part the choice of arguments, where that was made for it; nothing where none was.
@@ -126,19 +129,21 @@ class Vendor:
 
         return NameMapping()
 
-    def verdict(self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None) -> PackerArguments:
+    def evaluate_packing(
+        self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None
+    ) -> PackerArguments:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
-    def untimed(self, target: Target) -> str:
+    def explain_missing_timing(self, target: Target) -> str:
         """Say why nothing is known of the time on a chip; empty where verdicts know it."""
         return f"nothing is known of the time on {target.name}; choose a chip"
 
-    def timed(self, calibration: TimingCalibration, target: Target) -> Vendor:
+    def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> Vendor:
         """Return the same code with prices of a board; ConfigError where the row is of another chip."""
-        raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
+        raise ConfigError(f"a timing file is for a chip; {self.explain_missing_timing(target)}")
 
-    def profiled(
+    def analyze_board_log(
         self,
         graphs: Sequence[ir.Model],
         target: Target,
@@ -148,20 +153,20 @@ class Vendor:
     ) -> BoardProfile:
         """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
 
-        argv : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        argv : as for `evaluate_packing`. clock : MHz of the board. ConfigError where the log is not of these graphs.
         """
-        raise ConfigError(f"a board's log is of a chip; {self.untimed(target)}")
+        raise ConfigError(f"a board's log is of a chip; {self.explain_missing_timing(target)}")
 
     @property
-    def clock(self) -> float | None:
+    def clock_mhz(self) -> float | None:
         """MHz, where a board's row tells them."""
         return None
 
-    def translate(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
+    def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
         raise ModelError(f"a graph for {target.name} has no counterpart in domain {domain}, which knows the chips only")
 
-    def command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
+    def format_packer_command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
         """Return the packer's call for the files `graph_path` and `package_path`, quoted for a shell."""
         return ""
 
@@ -190,6 +195,34 @@ def make_support_rows(
 
 
 @final
+@keep_old_members(
+    "0.3",
+    arithmetic="find_arithmetic",
+    breaks="needs_rewrite",
+    broken_transposes="unsupported_perms",
+    bytes_only="is_int8_only",
+    computes="get_arithmetic",
+    conv="conv_limits",
+    curve="sigmoid_limits",
+    finish="run_backend_passes",
+    latency="estimate_latency",
+    limits="get_limits",
+    linear="linear_limits",
+    named="with_safe_names",
+    norm="layer_norm_limits",
+    packs="has_packer",
+    pool="pool_limits",
+    power_of_two="needs_power_of_two_scales",
+    recurrent="recurrent_limits",
+    right="is_computed_correctly",
+    runs="can_run",
+    softmax="softmax_limits",
+    timed="with_timing_calibration",
+    translated="convert_dialect",
+    verdict="evaluate_packing",
+    weight_bits="get_weight_bits",
+    weight_widths="all_weight_bits",
+)
 @dataclass(frozen=True)
 class Target:
     """One target: a chip with its executor, or the generic one.
@@ -229,22 +262,22 @@ class Target:
         return self.name
 
     @property
-    def power_of_two(self) -> bool:
+    def needs_power_of_two_scales(self) -> bool:
         """Whether the target takes power-of-two scales only: it shifts."""
         return self.modes == ("q-value",)
 
     @property
-    def bytes_only(self) -> bool:
+    def is_int8_only(self) -> bool:
         """Whether operands have 8 bits, and so biases 32."""
         return self.bits == (8,)
 
     @property
-    def weight_widths(self) -> tuple[int, ...]:
+    def all_weight_bits(self) -> tuple[int, ...]:
         """The widths that weights of some operator may have."""
         more = {bits for row in self.ops.values() for bits in row.weight_bits}
         return tuple(sorted({*self.bits, *more}))
 
-    def weight_bits(self, operator: str) -> tuple[int, ...]:
+    def get_weight_bits(self, operator: str) -> tuple[int, ...]:
         """Return the widths that the weights of `operator` may have."""
         return tuple(sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())}))
 
@@ -252,30 +285,32 @@ class Target:
         """Return a copy in which `operator` has other `columns` of `OperatorSupport`."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
-    def runs(self, operator: str) -> bool:
+    def can_run(self, operator: str) -> bool:
         """Whether the integer operator is in this row's list."""
         return operator in self.ops
 
-    def right(self, operator: str) -> bool:
+    def is_computed_correctly(self, operator: str) -> bool:
         """Whether the target runs the operator as it is meant: where another will do, the quantizer writes that."""
         return operator in self.ops and not self.ops[operator].miscompiled
 
-    def arithmetic(self, operator: str) -> Arithmetic | None:
+    def find_arithmetic(self, operator: str) -> Arithmetic | None:
         """Return how the operator is computed, also where the quantizer never writes it; None where it is not known."""
         row = self.ops.get(operator)
         return self.also.get(operator) if row is None else row.arithmetic
 
     @accept_old_parameters("0.3", kind="arithmetic_type")
-    def computes(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
+    def get_arithmetic(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
         """Return the arithmetic of `operator`, an `arithmetic_type`, or None if the target does not run it."""
-        return self._held(operator, self.ops[operator].arithmetic if operator in self.ops else None, arithmetic_type)
+        return self._check_type(
+            operator, self.ops[operator].arithmetic if operator in self.ops else None, arithmetic_type
+        )
 
     @accept_old_parameters("0.3", kind="limits_type")
-    def limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
+    def get_limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
         """Return the limits of `operator`, which are of class `limits_type`, or None where it has none."""
-        return self._held(operator, self.ops[operator].limits if operator in self.ops else None, limits_type)
+        return self._check_type(operator, self.ops[operator].limits if operator in self.ops else None, limits_type)
 
-    def _held(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
+    def _check_type(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
         if arithmetic is None or isinstance(arithmetic, kind):
             return arithmetic
         raise InternalError(
@@ -285,72 +320,72 @@ class Target:
     # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
 
     @property
-    def conv(self) -> ConvLimits | None:
+    def conv_limits(self) -> ConvLimits | None:
         """What is taken of convolutions, as far as rewrites aim at it; None where they take everything."""
-        return self.limits("Conv2dInt", ConvLimits)
+        return self.get_limits("Conv2dInt", ConvLimits)
 
     @property
-    def pool(self) -> PoolLimits | None:
+    def pool_limits(self) -> PoolLimits | None:
         """What is taken of averages over windows, likewise."""
-        return self.limits("AvgPool2dInt", PoolLimits)
+        return self.get_limits("AvgPool2dInt", PoolLimits)
 
     @property
-    def linear(self) -> MatrixLimits | None:
+    def linear_limits(self) -> MatrixLimits | None:
         """Limits of a fully connected layer."""
-        return self.limits("LinearInt", MatrixLimits)
+        return self.get_limits("LinearInt", MatrixLimits)
 
     @property
-    def recurrent(self) -> RecurrentLimits | None:
+    def recurrent_limits(self) -> RecurrentLimits | None:
         """Limits of an LSTM."""
-        return self.limits("LSTMInt", RecurrentLimits)
+        return self.get_limits("LSTMInt", RecurrentLimits)
 
     @property
     def transpose(self) -> TransposeLimits | None:
         """Return the limits of permutations; None where there are none."""
-        return self.limits("Transpose", TransposeLimits)
+        return self.get_limits("Transpose", TransposeLimits)
 
     @property
-    def broken_transposes(self) -> tuple[tuple[int, ...], ...]:
+    def unsupported_perms(self) -> tuple[tuple[int, ...], ...]:
         """Permutations that are not written: each is made by two others."""
-        return () if self.transpose is None else self.transpose.broken
+        return () if self.transpose is None else self.transpose.unsupported_perms
 
     @property
-    def softmax(self) -> SoftmaxLimits | None:
+    def softmax_limits(self) -> SoftmaxLimits | None:
         """Limits of the rows of a softmax."""
-        return self.limits("SoftmaxInt", SoftmaxLimits)
+        return self.get_limits("SoftmaxInt", SoftmaxLimits)
 
     @property
-    def norm(self) -> LayerNormLimits | None:
+    def layer_norm_limits(self) -> LayerNormLimits | None:
         """Limits of layer normalisation."""
-        return self.limits("LayerNormInt", LayerNormLimits)
+        return self.get_limits("LayerNormInt", LayerNormLimits)
 
     @property
-    def curve(self) -> SigmoidLimits | None:
+    def sigmoid_limits(self) -> SigmoidLimits | None:
         """Limits of the sigmoid that GluInt stands in for."""
-        return self.limits("iqSigmoid", SigmoidLimits)
+        return self.get_limits("iqSigmoid", SigmoidLimits)
 
     # ---- what the vendor's code answers ----------------------------------------------------------------------------
 
     @property
-    def packs(self) -> bool:
+    def has_packer(self) -> bool:
         """Whether it has a packer: whether there is something to be chip-ready for."""
-        return bool(self.vendor.packer)
+        return bool(self.vendor.packer_command)
 
     @accept_old_parameters("0.3", rewrite="rewrite_name")
-    def breaks(self, node: ir.Node, rewrite_name: str) -> bool:
+    def needs_rewrite(self, node: ir.Node, rewrite_name: str) -> bool:
         """Whether `node` breaks a limit that the rewrite of that name is for."""
-        return any(limit(node, self) is not None for limit in self.vendor.mends(rewrite_name))
+        return any(limit(node, self) is not None for limit in self.vendor.get_limits_fixed_by(rewrite_name))
 
-    def finish(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+    def run_backend_passes(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
         from ..graph import ir
 
-        made, done = self.vendor.finish(ir.clone(graph), self)
+        made, done = self.vendor.run_backend_passes(ir.clone(graph), self)
         ir.assign_node_names(made)
         return made, done
 
     @accept_old_parameters("0.3", to="domain")
-    def translated(self, graph: ir.Model, domain: str) -> tuple[ir.Model, Sequence[str]]:
+    def convert_dialect(self, graph: ir.Model, domain: str) -> tuple[ir.Model, Sequence[str]]:
         """Return a copy of the integer `graph` in the names of another domain, and what means something else there.
 
         ModelError where the target has none, or an operator no counterpart.
@@ -358,9 +393,9 @@ class Target:
         from ..graph import ir
 
         copy = ir.clone(graph)
-        return copy, self.vendor.translate(copy, domain, self)
+        return copy, self.vendor.convert_dialect(copy, domain, self)
 
-    def named(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
+    def with_safe_names(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
         """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.
 
         names : those of a larger graph that `graph` is part of.
@@ -370,29 +405,29 @@ class Target:
         return apply_file_names(graph, self.vendor.names(graph) if names is None else names)
 
     @accept_old_parameters("0.3", words="argv")
-    def verdict(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> PackerArguments:
+    def evaluate_packing(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> PackerArguments:
         """Return what the packer and the chip make of a graph, its part for the chip alone.
 
         argv : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
         arguments that its packer does not have.
         """
-        return self.vendor.verdict(graph, self, argv)
+        return self.vendor.evaluate_packing(graph, self, argv)
 
     @accept_old_parameters("0.3", row="calibration")
-    def timed(self, calibration: TimingCalibration) -> Target:
+    def with_timing_calibration(self, calibration: TimingCalibration) -> Target:
         """Return the target with prices that a board gave; ConfigError where they are another chip's."""
-        return replace(self, vendor=self.vendor.timed(calibration, self))
+        return replace(self, vendor=self.vendor.with_timing_calibration(calibration, self))
 
     @accept_old_parameters("0.3", words="argv")
-    def latency(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> Latency:
+    def estimate_latency(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.
 
-        argv : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
-        pack.
+        argv : as for `evaluate_packing`. ConfigError for a target of which nothing is known, and for a graph that does
+        not pack.
         """
-        if unknown := self.vendor.untimed(self):
+        if unknown := self.vendor.explain_missing_timing(self):
             raise ConfigError(unknown)
-        return require_latency(self.verdict(graph, argv).verdict)
+        return require_latency(self.evaluate_packing(graph, argv).verdict)
 
 
 def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

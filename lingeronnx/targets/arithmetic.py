@@ -210,7 +210,7 @@ class ActivationTable(Enum):
     VENUSA = "venusA"
 
     @property
-    def fraction(self) -> int:
+    def input_fraction_bits(self) -> int:
         """Fractional bits of what goes in."""
         return 11 if self is ActivationTable.VENUS else 27
 

@@ -27,7 +27,7 @@ class BoardLayer:
     fitted: float | None = None
 
     @property
-    def off(self) -> float | None:
+    def relative_error(self) -> float | None:
         """What the model is off, as a share of what was measured."""
         return None if self.model is None else self.model / max(self.measured, 1.0) - 1
 
@@ -36,37 +36,37 @@ class BoardLayer:
 class BoardProfile:
     """A log beside a model.
 
-    base : the chip whose formulas the model used. runs : in the log. missing : layers that no line speaks of. row : the
-    prices that the log gives.
+    base_platform : the chip whose formulas the model used. runs : in the log. missing : layers that no line speaks of.
+    row : the prices that the log gives.
     """
 
     platform: str
-    base: str
+    base_platform: str
     runs: int
     layers: Sequence[BoardLayer]
-    missing: Sequence[str]
-    row: TimingCalibration
+    unmatched_layers: Sequence[str]
+    calibration: TimingCalibration
 
     @property
-    def worst(self) -> list[BoardLayer]:
+    def layers_by_error(self) -> list[BoardLayer]:
         """The layers with a price, those first whose cycles are furthest from what was measured."""
         known = [layer for layer in self.layers if layer.model is not None]
         return sorted(known, key=lambda layer: -abs((layer.model or 0.0) - layer.measured))
 
     @property
-    def median_off(self) -> float | None:
+    def median_relative_error(self) -> float | None:
         """The median of what the model is off, as a share; None where no layer has a price."""
-        off = [abs(layer.off) for layer in self.layers if layer.off is not None]
+        off = [abs(layer.relative_error) for layer in self.layers if layer.relative_error is not None]
         return median(off) if off else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
         return {
             "platform": self.platform,
-            "base": self.base,
+            "base": self.base_platform,
             "runs": self.runs,
-            "median_off": self.median_off,
-            "layers": [{**vars(layer), "off": layer.off} for layer in self.layers],
-            "missing": list(self.missing),
-            "timing": self.row.model_dump(),
+            "median_off": self.median_relative_error,
+            "layers": [{**vars(layer), "off": layer.relative_error} for layer in self.layers],
+            "missing": list(self.unmatched_layers),
+            "timing": self.calibration.model_dump(),
         }

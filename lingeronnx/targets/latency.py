@@ -51,7 +51,7 @@ class LayerLatency:
     fetch: float = 0.0
 
     @property
-    def total(self) -> float:
+    def total_cycles(self) -> float:
         """Cycles from its turn to its end."""
         return self.wait + self.moved + self.cycles
 
@@ -107,7 +107,7 @@ class Latency:
         """The upper end of the range of `total`; work without a bound is not in it."""
         return sum(layer.high for layer in self.layers) + self.moved + self.waits
 
-    def renamed(self, nodes: Mapping[str, str]) -> Latency:
+    def with_node_names(self, nodes: Mapping[str, str]) -> Latency:
         """Return the same with other names of nodes, {name: other}, where they have some."""
         layers = tuple(replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers)
         return replace(self, layers=layers)
@@ -150,18 +150,18 @@ class CycleSavings:
     assumed: bool = False
 
     @property
-    def text(self) -> str:
+    def summary(self) -> str:
         """It in words."""
         how = "another chip's prices assumed" if self.assumed else "upper ends"
         return f"before / after {self.before:,} / {self.after:,} (same integers; {how})"
 
-    def note(self, metadata: MutableMapping[str, str]) -> None:
+    def write_metadata(self, metadata: MutableMapping[str, str]) -> None:
         """Write it into the metadata of the graph that takes `after` cycles."""
         metadata[_METADATA_KEY] = json.dumps({"before": self.before, "after": self.after, "assumed": self.assumed})
 
     @classmethod
-    def noted(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
-        """Return what `note` wrote; None where nothing stands there, or something else."""
+    def read_metadata(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
+        """Return what `write_metadata` wrote; None where nothing stands there, or something else."""
         try:
             found = json.loads(metadata.get(_METADATA_KEY, "null"))
             return cls(int(found["before"]), int(found["after"]), platform, bool(found["assumed"]))
@@ -169,7 +169,7 @@ class CycleSavings:
             return None
 
     @classmethod
-    def total(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
+    def sum_parts(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
         """Return the sum over parts that run one after the other; None without any."""
         found = list(parts)
         if not found:

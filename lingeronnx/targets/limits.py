@@ -40,7 +40,7 @@ class ConvLimits:
     channel_align: int  # layers are cut into multiples of so many channels
 
     @property
-    def any_stride(self) -> str:
+    def stride_text(self) -> str:
         """The strides in words: 1, 2 or 4."""
         *others, last = map(str, self.strides)
         return f"{', '.join(others)} or {last}" if others else last
@@ -52,21 +52,23 @@ class PoolLimits:
 
     max_kernel: int  # a side of max pooling
     max_average_area: int  # elements of the window
-    area_per_channel: int | None  # a whole-map average of no power of two has at most this times the channels elements
-    same_scale: bool = False  # an average is wrong where its scale changes
+    max_global_area_per_channel: (
+        int | None
+    )  # a whole-map average of no power of two has at most this times the channels elements
+    needs_same_scale: bool = False  # an average is wrong where its scale changes
 
 
 @dataclass(frozen=True)
 class BinaryOperandLimits:
     """Of sums and products of two tensors: equal shapes, no constant. per_channel: the second may be [N, C, 1, 1].
 
-    images : whether it is right on images. either : whether either operand of a sum may be the one to be shifted; else
-    the first.
+    supports_images : whether it is right on images. either : whether either operand of a sum may be the one to be
+    shifted; else the first.
     """
 
-    per_channel: bool = False
-    images: bool = True
-    either: bool = True
+    supports_per_channel: bool = False
+    supports_images: bool = True
+    can_shift_either: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class TransposeLimits:
     """Of permutations. broken : those that are not written. whole : bytes that are permuted in one piece."""
 
     max_rank: int
-    broken: tuple[tuple[int, ...], ...] = ()
-    whole: int | None = None
+    unsupported_perms: tuple[tuple[int, ...], ...] = ()
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ class PadLimits:
 class SigmoidLimits:
     """Of sigmoid where GluInt stands in, fed by a LinearInt that doubles the last axis by a half of 1s.
 
-    work : bytes of shared memory that it works in, for each number that it gives.
+    work_bytes_per_element : bytes of shared memory that it works in, for each number that it gives.
     """
 
     ranks: tuple[int, ...]
     max_length: int
-    work: int = 0
+    work_bytes_per_element: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class LayerNormLimits:
 class RecurrentLimits:
     """Of recurrent layers: they begin at zero and walk to the end of the input; nobody reads the cell."""
 
-    square: bool = False  # as many steps as elements in a step
+    needs_square_input: bool = False  # as many steps as elements in a step
 
 
 Limits: TypeAlias = (

@@ -71,19 +71,19 @@ class GraphCost:
     psram_limit: int
     largest: Mapping[str, int]
 
-    def text(self) -> str:
+    def format_totals(self) -> str:
         """Return the totals as a line."""
         macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
         memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
         outside = f"psram {self.psram:,} of {self.psram_limit:,}"
         return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
 
-    def table(self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None) -> list[str]:
+    def format_table(self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None) -> list[str]:
         """Return one line per layer: the `max_rows` heaviest, or all `with_totals`.
 
         latency : of the same graph, where it is known; the heaviest are those that take longest then.
         """
-        cycles = [0.0] * len(self.layers) if latency is None else [layer.total for layer in latency.layers]
+        cycles = [0.0] * len(self.layers) if latency is None else [layer.total_cycles for layer in latency.layers]
         weight = [(-c, -layer.macs, -layer.activations) for c, layer in zip(cycles, self.layers, strict=True)]
         kept = sorted(range(len(weight)), key=weight.__getitem__)[:max_rows]
         rows: list[tuple[str, ...]] = [_TABLE_HEADER]
@@ -127,32 +127,32 @@ class GraphCost:
 class Verdict:
     """What becomes of a graph under the packer's arguments.
 
-    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. findings : what speaks
+    is_packable : the packer takes it. runs_right : the chip gives the integers of the simulator. findings : what speaks
     against it, and as a warning of level "plan" what is right and writes past its plan. beliefs : what a verdict of
     right hangs on and nobody measured.
     """
 
-    packs: bool
-    runs_right: bool
+    is_packable: bool
+    is_correct: bool
     findings: tuple[VerdictFinding, ...]
-    beliefs: tuple[VerdictFinding, ...] = ()
+    assumptions: tuple[VerdictFinding, ...] = ()
 
     @property
-    def chip_ready(self) -> bool:
+    def is_chip_ready(self) -> bool:
         """Whether it packs and is right; a write past the plan is a warning."""
-        return self.packs and self.runs_right
+        return self.is_packable and self.is_correct
 
     @property
-    def warned(self) -> bool:
+    def has_overrun_warning(self) -> bool:
         """Whether it is right and writes past its plan, which may do harm on a chip."""
-        return self.chip_ready and any(f.level == "plan" for f in self.findings)
+        return self.is_chip_ready and any(f.level == "plan" for f in self.findings)
 
     @property
-    def believed(self) -> str:
+    def assumption_summary(self) -> str:
         """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
-        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
-        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
-        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
+        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.assumptions[:3])
+        more = f" and {len(self.assumptions) - 3} more" if len(self.assumptions) > 3 else ""
+        return f"right as far as is known, but not measured: {self.assumptions[0].rule}: {nodes}{more}" if nodes else ""
 
     @property
     def cost(self) -> GraphCost | None:
@@ -160,30 +160,30 @@ class Verdict:
         return None
 
     @property
-    def time(self) -> Latency | None:
+    def latency(self) -> Latency | None:
         """How long the graph takes on the chip; None where that is not known."""
         return None
 
 
 def require_latency(verdict: Verdict) -> Latency:
     """Return how long a graph takes that has this verdict; ConfigError where it does not pack."""
-    if verdict.time is None:
+    if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
         raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
-    return verdict.time
+    return verdict.latency
 
 
 @dataclass(frozen=True)
 class PackerArguments:
     """Arguments and what becomes of the graph under them.
 
-    words : the packer's arguments, without files. verdict : that of the graph packed with them.
+    argv : the packer's arguments, without files. verdict : that of the graph packed with them.
     """
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     verdict: Verdict
 
     @property
-    def line(self) -> str:
+    def command_line(self) -> str:
         """The words, quoted for a shell."""
-        return shlex.join(self.words)
+        return shlex.join(self.argv)

@@ -106,7 +106,7 @@ class Conv(ClampableKernel):
     dilations: Sequence[int] | None = None
     group: int = 1
     zero: int = 0
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
@@ -123,7 +123,7 @@ class Conv(ClampableKernel):
             f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
         )
         check_channel_count(self.rescale, outputs)
-        return (TensorSpec((x.shape[0], outputs, *window.out_size(x.shape[2:])), self.rescale.dtype),)
+        return (TensorSpec((x.shape[0], outputs, *window.output_size(x.shape[2:])), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pack the weights for the size of x and choose the loop."""
@@ -134,17 +134,19 @@ class Conv(ClampableKernel):
             self._window(),
         )
         if self.zero and any(window.pads):
-            return self._padded(weight, bias, window, x, y)
-        loop = select_conv_loop(weight, bias, window, x, self.rescale, self.clip)
+            return self._build_padded_loop(weight, bias, window, x, y)
+        loop = select_conv_loop(weight, bias, window, x, self.rescale, self.clip_bounds)
         return loop(InputRef(0, channel_last_shape(x)), OutputRef(0, channel_last_shape(y)))
 
-    def _padded(
+    def _build_padded_loop(
         self, weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: TensorSpec, y: TensorSpec
     ) -> RunFunction:
         """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
         wide = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
-        build = select_conv_loop(weight, bias, replace(window, pads=(0,) * 4, axes=2), wide, self.rescale, self.clip)
+        build = select_conv_loop(
+            weight, bias, replace(window, pads=(0,) * 4, spatial_rank=2), wide, self.rescale, self.clip_bounds
+        )
         loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -171,13 +173,13 @@ def select_conv_loop(
     largest = accumulator_bound(weight, bias, x.dtype)
     if isinstance(rescale, ChannelRescale):
         return _make_per_channel_loop(
-            weight, bias, window, x, rescale.within(largest, clip), 32 if largest < 2**31 else 62
+            weight, bias, window, x, rescale.compile_for_bound(largest, clip), 32 if largest < 2**31 else 62
         )
-    form = rescale.within(largest, clip)
+    form = rescale.compile_for_bound(largest, clip)
     outputs, channels, kh, kw = weight.shape
     row = _conv_simd.active_instruction_set() if largest < 2**31 else None
     byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if row is not None and (not byte or row.bytes != "quads" or _conv_simd.fits_int32(weight, bias)):
+    if row is not None and (not byte or row.int8_operands != "quads" or _conv_simd.fits_int32(weight, bias)):
         return _conv_simd.pack_convolution(row, weight, bias, window, x, form, rescale.dtype)
 
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
@@ -230,11 +232,11 @@ class Linear(ClampableKernel):
     bias: np.ndarray | None
     rescale: Rescale | ChannelRescale
     zero: int = 0
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
     factors: np.ndarray | None = None
 
     @property
-    def products(self) -> np.ndarray:
+    def scaled_weight(self) -> np.ndarray:
         """What each weight counts for, [O, K]."""
         return apply_weight_factors(self.weight, self.factors)
 
@@ -255,7 +257,7 @@ class Linear(ClampableKernel):
         outputs, inputs = self.weight.shape
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = TensorSpec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
-        weight = self.products
+        weight = self.scaled_weight
         bias = fold_zero_point_into_bias(weight, check_weight_and_bias(weight, self.bias), self.zero)
-        loop = select_conv_loop(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
+        loop = select_conv_loop(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip_bounds)
         return loop(InputRef(0, (1, 1, -1, inputs)), OutputRef(0, (1, 1, -1, outputs)))

@@ -67,7 +67,7 @@ class ConvTranspose(ClampableKernel):
     output_padding: Sequence[int] | None = None
     group: int = 1
     zero: int = 0
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
@@ -79,7 +79,7 @@ class ConvTranspose(ClampableKernel):
         require(x.dtype in (np.int8, np.int16), f"a transposed convolution takes int8 or int16, not {x.dtype}")
         fits = len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
         require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
-        check_weight_and_bias(self._turned(), self.bias)
+        check_weight_and_bias(self._flipped_weight(), self.bias)
         check_channel_count(self.rescale, self.weight.shape[1] * self.group)
         window, more = self._window(), (0, *(self.output_padding or (0, 0)[: rank - 2]))[-2:]
         space = []
@@ -100,11 +100,11 @@ class ConvTranspose(ClampableKernel):
             _placement_slices(source[axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis])
             for axis in (0, 1)
         )
-        turned = self._turned()
+        turned = self._flipped_weight()
         plain = SlidingWindow(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
         wide = TensorSpec((1, x.shape[1], *size), x.dtype)
         bias = fold_zero_point_into_bias(turned, check_weight_and_bias(turned, self.bias), self.zero)
-        build = select_conv_loop(turned, bias, plain, wide, self.rescale, self.clip)
+        build = select_conv_loop(turned, bias, plain, wide, self.rescale, self.clip_bounds)
         loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -117,7 +117,7 @@ class ConvTranspose(ClampableKernel):
     def _window(self) -> SlidingWindow:
         return make_window(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
 
-    def _turned(self) -> np.ndarray:
+    def _flipped_weight(self) -> np.ndarray:
         """Return the kernel of the ordinary convolution, [O, C/group, kh, kw]."""
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         inputs, outputs, kh, kw = weight.shape

@@ -62,7 +62,7 @@ class Div(Kernel):
     """
 
     shift: int = 0
-    by_sign: bool = False
+    zero_division_by_sign: bool = False
 
     layout: ClassVar[str] = "any"
 
@@ -75,7 +75,7 @@ class Div(Kernel):
         """Return the loop; a negative shift needs none."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
-        return build_broadcast_loop(self, specs, channel_last, _div, (self.shift, self.by_sign))
+        return build_broadcast_loop(self, specs, channel_last, _div, (self.shift, self.zero_division_by_sign))
 
 
 @dataclass(frozen=True, eq=False)

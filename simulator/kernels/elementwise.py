@@ -129,9 +129,9 @@ class _BinaryKernel(ClampableKernel):
         x, y = specs
         require_signed_integer(x, type(self).__name__)
         require_signed_integer(y, type(self).__name__)
-        return (TensorSpec(broadcast_shape(specs), self._dtype()),)
+        return (TensorSpec(broadcast_shape(specs), self._output_dtype()),)
 
-    def _dtype(self) -> np.dtype:
+    def _output_dtype(self) -> np.dtype:
         raise NotImplementedError
 
 
@@ -143,7 +143,7 @@ class _Sum(_BinaryKernel):
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         raise NotImplementedError
 
-    def _dtype(self) -> np.dtype:
+    def _output_dtype(self) -> np.dtype:
         return self._rescales()[2].dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
@@ -151,9 +151,11 @@ class _Sum(_BinaryKernel):
         require(self.sign in (1, -1), f"the sign of a sum is 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
         bounds = [max_magnitude(spec.dtype) for spec in specs]
-        form_x, form_y = (narrow_to_int32(r.within(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True))
-        bound = rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1])
-        form = narrow_to_int32(rescale.within(bound, self.clip), bound)
+        form_x, form_y = (
+            narrow_to_int32(r.compile_for_bound(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True)
+        )
+        bound = rescale_x.output_bound(bounds[0]) + rescale_y.output_bound(bounds[1])
+        form = narrow_to_int32(rescale.compile_for_bound(bound, self.clip_bounds), bound)
         return build_broadcast_loop(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
 
 
@@ -165,7 +167,7 @@ class AddShift(_Sum):
     shift_y: int
     bits: int = 8
     sign: int = 1
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         x, y, out = (Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0))
@@ -174,16 +176,16 @@ class AddShift(_Sum):
 
 @dataclass(frozen=True, eq=False)
 class AddScaled(_Sum):
-    """Sum of two operands brought to a common fine scale by `x` and `y`, then to the output's by `out`.
+    """Sum of two operands brought to a common fine scale by `rescale_x` and `rescale_y`, then to the output's by `out`.
 
     A `fixed.Rounded` will do for each of the three.
     """
 
-    x: Rescale
-    y: Rescale
+    rescale_x: Rescale
+    rescale_y: Rescale
     out: Rescale
     sign: int = 1
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     @classmethod
     def from_ratios(
@@ -200,10 +202,10 @@ class AddScaled(_Sum):
         zero : the integer of the sum that stands for 0. rounding : of the sum; the operands round half up.
         """
         x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(x=x, y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign)
+        return cls(rescale_x=x, rescale_y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        return self.x, self.y, self.out
+        return self.rescale_x, self.rescale_y, self.out
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +213,9 @@ class Mul(_BinaryKernel):
     """Product of two tensors."""
 
     rescale: Rescale
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
-    def _dtype(self) -> np.dtype:
+    def _output_dtype(self) -> np.dtype:
         return self.rescale.dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
@@ -221,7 +223,11 @@ class Mul(_BinaryKernel):
         bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
         return build_broadcast_loop(
-            self, specs, channel_last, _mul, (narrow_to_int32(self.rescale.within(bound, self.clip), bound),)
+            self,
+            specs,
+            channel_last,
+            _mul,
+            (narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound),),
         )
 
 
@@ -236,7 +242,7 @@ class ChannelAffine(ClampableKernel):
     bias: np.ndarray
     rescale: Rescale
     zero: int = 0
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
@@ -257,7 +263,10 @@ class ChannelAffine(ClampableKernel):
         bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)), default=0)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
-        form, channels = narrow_to_int32(self.rescale.within(bound, self.clip), bound), len(self.weight)
+        form, channels = (
+            narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound),
+            len(self.weight),
+        )
         weight, bias = np.asarray(self.weight).astype(accumulator), folded.astype(accumulator)
         return NativeLoop(_affine, (InputRef(0, (-1, channels)), weight, bias, form, OutputRef(0, (-1, channels))))
 
@@ -285,7 +294,9 @@ class Requant(_Unary):
         right = self.rescale.pow2_shift
         if right is not None and right < 0 and not self.saturate:
             return NativeLoop(_shift_left_wrapping, (FLAT_IN, -right, FLAT_OUT))
-        return NativeLoop(rescale_flat, (FLAT_IN, narrow_to_int32(self.rescale.within(bound), bound), FLAT_OUT))
+        return NativeLoop(
+            rescale_flat, (FLAT_IN, narrow_to_int32(self.rescale.compile_for_bound(bound), bound), FLAT_OUT)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +307,7 @@ class Clip(_Unary):
     high: int
 
     @property
-    def bounds(self) -> tuple[int, int]:
+    def clamp_bounds(self) -> tuple[int, int]:
         """(low, high), so that the kernel before can absorb this one."""
         return self.low, self.high
 
@@ -308,7 +319,7 @@ class Clip(_Unary):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Narrow the bounds to the dtype."""
         size = max_magnitude(specs[0].dtype)
-        low, high = (min(max(value, -size), size - 1) for value in self.bounds)
+        low, high = (min(max(value, -size), size - 1) for value in self.clamp_bounds)
         kind = specs[0].dtype.type
         return NativeLoop(_clip, (FLAT_IN, kind(low), kind(high), FLAT_OUT))
 

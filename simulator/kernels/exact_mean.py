@@ -118,9 +118,9 @@ class Mean(ClampableKernel):
     bits: int = 8
     rounding: RoundingMode = RoundingMode.HALF_UP
     ceil_mode: bool = False
-    padded: bool = True
+    count_include_pad: bool = True
     divisor: int = 0
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
@@ -132,7 +132,7 @@ class Mean(ClampableKernel):
         require(self.divisor >= 0 and abs(self.shift) <= 29, f"no such mean: {self.divisor}, 2^{self.shift}")
         return (
             TensorSpec(
-                (*x.shape[:2], *self._window(x).out_size(x.shape[2:], self.ceil_mode)), integer_dtype(self.bits)
+                (*x.shape[:2], *self._window(x).output_size(x.shape[2:], self.ceil_mode)), integer_dtype(self.bits)
             ),
         )
 
@@ -143,11 +143,11 @@ class Mean(ClampableKernel):
         largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)
         require(largest * max_magnitude(x.dtype) < 1 << 61, f"sums over {list(window.kernel)} do not fit 61 bits")
         top = 1 << (self.bits - 1)
-        low, high = self.clip or (-top, top - 1)
+        low, high = self.clip_bounds or (-top, top - 1)
         limits = (max(low, -top), min(max(high, -top), top - 1))
         geometry = (*window.kernel, *window.strides, *window.pads)
         ratio = (1 << max(self.shift, 0), 1 << max(-self.shift, 0))
-        counts, rounding = (self.padded, self.divisor), int(self.rounding)
+        counts, rounding = (self.count_include_pad, self.divisor), int(self.rounding)
         (y,) = self.infer(*specs)
         target = OutputRef(0, channel_last_shape(y))
         return NativeLoop(

@@ -42,12 +42,12 @@ class Glu(Kernel):
         The axis that is halved.
     """
 
-    gate: np.ndarray
+    sigmoid_table: np.ndarray
     rescale: Rescale
     axis: int = -1
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Halving axis 0 mixes samples."""
         return self.axis != 0
 
@@ -59,10 +59,10 @@ class Glu(Kernel):
         """
         table = load_piecewise("sigmoid", chip)
         if table.bits == 16:
-            return table.unsaturated(round_shift_right(np.arange(-128, 128), q - 11))
+            return table.evaluate_unsaturated(round_shift_right(np.arange(-128, 128), q - 11))
         return np.asarray(
             round_shift_right(
-                table.rounded(saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32), 16
+                table.evaluate_rounded(saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32), 16
             )
         )
 
@@ -78,7 +78,7 @@ class Glu(Kernel):
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the rescaling for the largest product, 128 * 2^15."""
-        form, shape = self.rescale.within(128 << 15), specs[0].shape
+        form, shape = self.rescale.compile_for_bound(128 << 15), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
-        gate = np.ascontiguousarray(self.gate, np.int32)
+        gate = np.ascontiguousarray(self.sigmoid_table, np.int32)
         return NativeLoop(_glu, (InputRef(0, (-1, 2, half)), gate, form, OutputRef(0, (-1, half))))

@@ -42,22 +42,22 @@ class IndexSelect(Kernel):
     Parameters
     ----------
     indices
-        One integer array [size] per axis, or None for an axis that stays as it is; -1 stands for `fill`.
+        One integer array [size] per axis, or None for an axis that stays as it is; -1 stands for `fill_value`.
     fill
         What stands where an index is -1; None where none is.
     """
 
     indices: Sequence[np.ndarray | None]
-    fill: int | None = None
+    fill_value: int | None = None
 
     layout: ClassVar[str] = "any"
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays as it is."""
         return self.indices[0] is None if len(self.indices) else True
 
-    def apart(self, rank: int) -> PerSampleKernel:
+    def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Pick from the rows of each sample."""
         return PerSampleKernel(replace(self, indices=(None, *self.indices)))
 
@@ -65,7 +65,7 @@ class IndexSelect(Kernel):
         """Map x -> y of the sizes of the indices."""
         (x,) = specs
         require(len(x.shape) == len(self.indices), f"indices for {len(self.indices)} axes do not fit {x}")
-        least = 0 if self.fill is None else -1
+        least = 0 if self.fill_value is None else -1
         for axis, (index, size) in enumerate(zip(self.indices, x.shape, strict=True)):
             inside = index is None or index.size == 0 or (least <= index.min() and index.max() < size)
             require(inside, f"axis {axis} of {x} has no such positions")
@@ -78,9 +78,13 @@ class IndexSelect(Kernel):
         if channel_last:
             indices.append(indices.pop(1))
         if (
-            self.per_sample
+            self.is_per_sample
             and indices
-            and (loop := _make_select_loop(physical_shape(specs[0], channel_last), indices, self.fill, specs[0].dtype))
+            and (
+                loop := _make_select_loop(
+                    physical_shape(specs[0], channel_last), indices, self.fill_value, specs[0].dtype
+                )
+            )
         ):
             return loop
         picks = [(axis, _to_slice(index)) for axis, index in enumerate(indices) if index is not None]
@@ -95,7 +99,7 @@ class IndexSelect(Kernel):
             for axis, where in gaps:
                 if where.size:
                     before = (slice(None),) * axis
-                    outs[0][(*before, where)] = self.fill
+                    outs[0][(*before, where)] = self.fill_value
 
         return run
 
@@ -140,11 +144,11 @@ class Gather(NumpyKernel):
     indices: np.ndarray
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Taking along axis 0 mixes samples."""
         return self.axis != 0
 
-    def apart(self, rank: int) -> PerSampleKernel:
+    def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Take from the rows of each sample."""
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
@@ -200,11 +204,11 @@ class Split(NumpyKernel):
     sizes: Sequence[int]
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Cutting axis 0 mixes samples."""
         return self.axis != 0
 
-    def apart(self, rank: int) -> PerSampleKernel:
+    def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Cut the rows of each sample."""
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
@@ -243,7 +247,7 @@ class ArgMax(NumpyKernel):
     axis: int
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Axis 0 of the result is no batch."""
         return False
 

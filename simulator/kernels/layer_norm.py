@@ -87,7 +87,7 @@ def _layer_norm(
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Kernel):
-    """Map int8 or int16 x [.., T] -> y of the same shape; a row is the last `axes` axes together.
+    """Map int8 or int16 x [.., T] -> y of the same shape; a row is the last `row_axes` axes together.
 
     Parameters
     ----------
@@ -107,13 +107,13 @@ class LayerNorm(Kernel):
     beta: np.ndarray
     epsilon: int
     rescale: Rescale
-    axes: int = 1
-    fraction: int = 10
+    row_axes: int = 1
+    fraction_bits: int = 10
 
     layout: ClassVar[str] = "plain"
 
     @staticmethod
-    def epsilon_of(epsilon: float, scale: float, count: int) -> int:
+    def scale_epsilon(epsilon: float, scale: float, count: int) -> int:
         """Return the field `epsilon` for rows of `count` numbers at `scale`."""
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
@@ -122,28 +122,28 @@ class LayerNorm(Kernel):
         (x,) = specs
         require_signed_integer(x, "LayerNorm")
         require(x.dtype.itemsize <= 2, f"LayerNorm takes int8 and int16, not {x}")
-        count = math.prod(x.shape[len(x.shape) - self.axes :])
+        count = math.prod(x.shape[len(x.shape) - self.row_axes :])
         require(
-            0 < self.axes <= len(x.shape) and self.gamma.shape == self.beta.shape == (count,),
+            0 < self.row_axes <= len(x.shape) and self.gamma.shape == self.beta.shape == (count,),
             f"{len(self.gamma)} factors and {len(self.beta)} summands do not fit {x}",
         )
-        require(self.fraction in (10, 15), f"numbers are normalised to 10 or 15 bits, not {self.fraction}")
+        require(self.fraction_bits in (10, 15), f"numbers are normalised to 10 or 15 bits, not {self.fraction_bits}")
         require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether axis 0 is in front of the rows."""
-        return self.axes < len(specs[0].shape) and super().follows_batch(specs, batched)
+        return self.row_axes < len(specs[0].shape) and super().supports_batch(specs, batched)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the rescaling for the largest |n * gamma + beta|."""
         count, size = len(self.gamma), max_magnitude(specs[0].dtype)
         require(2 * count * size * 32767 < 1 << 62, f"rows of {count} numbers do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
-        top = 1 << (15 if self.fraction == 10 else 31)
+        top = 1 << (15 if self.fraction_bits == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
-        form = self.rescale.within(min(bound, 1 << 31) if self.fraction == 15 else bound)
-        roots, epsilon, fraction = _make_inverse_sqrt_table(), self.epsilon, self.fraction
+        form = self.rescale.compile_for_bound(min(bound, 1 << 31) if self.fraction_bits == 15 else bound)
+        roots, epsilon, fraction = _make_inverse_sqrt_table(), self.epsilon, self.fraction_bits
         rows = (-1, count)
         return NativeLoop(
             _layer_norm, (InputRef(0, rows), gamma, beta, epsilon, fraction, roots, form, OutputRef(0, rows))

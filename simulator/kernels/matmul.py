@@ -108,7 +108,7 @@ class MatMul(ClampableKernel):
     """Product of two integer tensors of rank 2 and more; leading axes broadcast."""
 
     rescale: Rescale
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "plain"
 
@@ -126,7 +126,7 @@ class MatMul(ClampableKernel):
         """Bound the accumulator by the length of the rows."""
         bound = specs[0].shape[-1] * max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
-        form = self.rescale.within(bound, self.clip)
+        form = self.rescale.compile_for_bound(bound, self.clip_bounds)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
         (y,) = self.infer(*specs)
         if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):

@@ -32,9 +32,9 @@ class PerSampleKernel(Kernel):
         """Map the tensors of one sample."""
         return tuple(TensorSpec(spec.shape[1:], spec.dtype) for spec in self.kernel.infer(*_prepend_sample_axis(specs)))
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether the kernel works sample by sample."""
-        return self.kernel.follows_batch(_prepend_sample_axis(specs), batched)
+        return self.kernel.supports_batch(_prepend_sample_axis(specs), batched)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction | tuple[RunFunction, ...]:
         """As the kernel: compiled steps give arrays the shapes that they want by themselves."""

@@ -113,7 +113,7 @@ class MaxPool(Kernel):
         """Map x -> y [N, C, *space]."""
         (x,) = specs
         _check_image(x, "MaxPool")
-        return (TensorSpec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
+        return (TensorSpec((*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop for the size of x."""
@@ -146,7 +146,7 @@ class AvgPool(ClampableKernel):
     pads: Sequence[int] | None
     rule: Rescale | LunaDivide | ChainedRescale
     ceil_mode: bool = False
-    clip: tuple[int, int] | None = None
+    clip_bounds: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
 
@@ -154,14 +154,14 @@ class AvgPool(ClampableKernel):
         """Map x -> y [N, C, *space]."""
         (x,) = specs
         _check_image(x, "AvgPool")
-        return (TensorSpec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
+        return (TensorSpec((*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Bound the sum by the area."""
         window = self._window()
         bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
-        form, geometry = self.rule.within(bound, self.clip), _window_geometry(window)
+        form, geometry = self.rule.compile_for_bound(bound, self.clip_bounds), _window_geometry(window)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
         (y,) = self.infer(*specs)
         return NativeLoop(

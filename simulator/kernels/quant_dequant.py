@@ -112,7 +112,7 @@ class Quant(Kernel):
     bits: int
     rule: Literal["generic", "luna", "single"] = "generic"
     rounding: RoundingMode = RoundingMode.HALF_UP
-    zero: int = 0
+    zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
@@ -121,7 +121,9 @@ class Quant(Kernel):
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
         require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
         require(self.rule == "single" or self.rounding is RoundingMode.HALF_UP, f"{self.rule} rounds half up only")
-        require(self.zero == 0 or self.rule == "generic", f"{self.rule} has no zero point; here {self.zero}")
+        require(
+            self.zero_point == 0 or self.rule == "generic", f"{self.rule} has no zero point; here {self.zero_point}"
+        )
         require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
         return (TensorSpec(x.shape, integer_dtype(8 if self.rule == "luna" else self.bits)),)
 
@@ -135,8 +137,8 @@ class Quant(Kernel):
         if self.rule == "single":
             single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
             return NativeLoop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
-        if self.zero:
-            return NativeLoop(_quant_zero_point, (FLAT_IN, scale, float(self.zero), -top, top - 1, FLAT_OUT))
+        if self.zero_point:
+            return NativeLoop(_quant_zero_point, (FLAT_IN, scale, float(self.zero_point), -top, top - 1, FLAT_OUT))
         return NativeLoop(_quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT))
 
 
@@ -149,7 +151,7 @@ class Dequant(Kernel):
 
     layout: ClassVar[str] = "any"
     scale: float
-    zero: int = 0
+    zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
@@ -158,4 +160,4 @@ class Dequant(Kernel):
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over all numbers in a row."""
-        return NativeLoop(_dequant, (FLAT_IN, float(self.scale), int(self.zero), FLAT_OUT))
+        return NativeLoop(_dequant, (FLAT_IN, float(self.scale), int(self.zero_point), FLAT_OUT))

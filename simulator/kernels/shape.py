@@ -50,11 +50,11 @@ class Concat(Kernel):
     layout: ClassVar[str] = "any"
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Joining along axis 0 mixes samples."""
         return self.axis != 0
 
-    def apart(self, rank: int) -> PerSampleKernel:
+    def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Join the rows of each sample."""
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
@@ -85,7 +85,7 @@ class Concat(Kernel):
             size = math.prod(physical_shape(spec, channel_last)[axis:])
             same = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
             bound = max_magnitude(spec.dtype)
-            form = None if same else narrow_to_int32(rescale.within(bound), bound)
+            form = None if same else narrow_to_int32(rescale.compile_for_bound(bound), bound)
             parts.append(
                 NativeLoop(_copy_columns, (InputRef(index, (-1, size)), form, first, OutputRef(0, (-1, total))))
                 if size
@@ -104,19 +104,19 @@ class Concat(Kernel):
 class Reshape(Kernel):
     """Another shape for the same numbers: 0 copies the axis, one -1 is inferred.
 
-    With `per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and
+    With `is_per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and
     its first axis then follows the batch. Otherwise the target is taken as it is. Any dtype.
     """
 
     shape: Sequence[int]
-    per_sample: bool = True
+    is_per_sample: bool = True
 
-    same_numbers: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y."""
         (x,) = specs
-        batched = self.per_sample and len(x.shape) > 0
+        batched = self.is_per_sample and len(x.shape) > 0
         source = (1, *x.shape[1:]) if batched else x.shape
         target = [int(n) for n in self.shape]
         for axis, size in enumerate(target):
@@ -133,11 +133,11 @@ class Reshape(Kernel):
             target[0] = x.shape[0]
         return (TensorSpec(tuple(target), x.dtype),)
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether neither shape is a scalar's: numbers keep their order, and samples stay apart whatever their rows."""
         (x,) = specs
-        if self.per_sample:
-            return super().follows_batch(specs, batched)
+        if self.is_per_sample:
+            return super().supports_batch(specs, batched)
         return bool(x.shape) and bool(self.infer(x)[0].shape)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
@@ -152,11 +152,11 @@ class Transpose(Kernel):
     perm: Sequence[int]
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays first."""
         return tuple(self.perm[:1]) == (0,)
 
-    def apart(self, rank: int) -> PerSampleKernel:
+    def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Let the samples stay in their order."""
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
@@ -171,7 +171,7 @@ class Transpose(Kernel):
         perm = tuple(self.perm)
         shape = specs[0].shape
         steps = [math.prod(shape[axis + 1 :]) for axis in perm]
-        loop = make_strided_copy(0, [shape[axis] for axis in perm], steps) if self.per_sample else None
+        loop = make_strided_copy(0, [shape[axis] for axis in perm], steps) if self.is_per_sample else None
         return loop or (lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm)))
 
 

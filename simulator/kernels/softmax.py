@@ -168,11 +168,11 @@ class _RowKernel(Kernel):
         Whether a row lies along `axis` only.
     """
 
-    entry: np.ndarray
+    input_table: np.ndarray
     rescale: Rescale | RoundedShift
     axis: int = -1
-    way: str = "divide"
-    alone: bool = False
+    division_mode: str = "divide"
+    single_axis: bool = False
 
     layout: ClassVar[str] = "plain"
 
@@ -181,20 +181,20 @@ class _RowKernel(Kernel):
         (x,) = specs
         require_signed_integer(x, type(self).__name__)
         rank = len(x.shape)
-        narrow = x.dtype.itemsize <= 2 and self.entry.shape == (1 << (8 * x.dtype.itemsize),)
-        require(narrow, f"{self.entry.size} entries do not fit {x}")
+        narrow = x.dtype.itemsize <= 2 and self.input_table.shape == (1 << (8 * x.dtype.itemsize),)
+        require(narrow, f"{self.input_table.size} entries do not fit {x}")
         require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
-        require(self.way in _DIVISION_MODES, f"no such way: {self.way}")
+        require(self.division_mode in _DIVISION_MODES, f"no such way: {self.division_mode}")
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether axis 0 is in front of the rows."""
-        return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().follows_batch(specs, batched)
+        return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().supports_batch(specs, batched)
 
-    def _by_rows(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
+    def _build_row_loop(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
         """Return a run of `function(x [R, T], *constants, out [R, T])`."""
         rank = len(spec.shape)
-        if not self.alone or self.axis % rank == rank - 1:
+        if not self.single_axis or self.axis % rank == rank - 1:
             shape = (-1, math.prod(spec.shape[self.axis % rank :]))
             return NativeLoop(function, (InputRef(0, shape), *constants, OutputRef(0, shape)))
 
@@ -214,9 +214,9 @@ class Softmax(_RowKernel):
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows."""
-        form, way = self.rescale.within(1 << 31), _DIVISION_MODES[self.way]
-        entry = np.ascontiguousarray(self.entry, np.int64)
-        return self._by_rows(specs[0], _softmax, entry, way, form)
+        form, way = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
+        entry = np.ascontiguousarray(self.input_table, np.int64)
+        return self._build_row_loop(specs[0], _softmax, entry, way, form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +225,8 @@ class LogSoftmax(_RowKernel):
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows, with its table of logarithms."""
-        require(self.way != "newton", "log-softmax has no division")
-        form, fused = self.rescale.within(1 << 31), self.way == "fused"
-        entry = np.ascontiguousarray(self.entry, np.int64)
+        require(self.division_mode != "newton", "log-softmax has no division")
+        form, fused = self.rescale.compile_for_bound(1 << 31), self.division_mode == "fused"
+        entry = np.ascontiguousarray(self.input_table, np.int64)
         logs = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
-        return self._by_rows(specs[0], _log_softmax, entry, fused, logs, form)
+        return self._build_row_loop(specs[0], _log_softmax, entry, fused, logs, form)

@@ -20,10 +20,13 @@ __all__ = ["ZeroPointKernel", "subtract_zero_points"]
 
 @dataclass(frozen=True, eq=False)
 class ZeroPointKernel(Kernel):
-    """`kernel` on int8 inputs less their zero points; `zeros` has one for each input, 0 where it is read as it is."""
+    """`kernel` on int8 inputs less their zero points.
+
+    `zero_points` has one for each input, 0 where it is read as it is.
+    """
 
     kernel: Kernel
-    zeros: tuple[int, ...]
+    zero_points: tuple[int, ...]
 
     @property
     def layout(self) -> str:  # type: ignore[override]
@@ -31,18 +34,18 @@ class ZeroPointKernel(Kernel):
         return self.kernel.layout
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """As the kernel."""
-        return self.kernel.per_sample
+        return self.kernel.is_per_sample
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map the inputs as the kernel maps their differences."""
-        return self.kernel.infer(*self._wide(specs))
+        return self.kernel.infer(*self._difference_specs(specs))
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Subtract, then run the kernel's loops."""
-        built = self.kernel.build(self._wide(specs), channel_last)
-        loops, zeros = built if isinstance(built, tuple) else (built,), self.zeros
+        built = self.kernel.build(self._difference_specs(specs), channel_last)
+        loops, zeros = built if isinstance(built, tuple) else (built,), self.zero_points
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             moved = [x if z == 0 else np.subtract(x, z, dtype=np.int16) for x, z in zip(ins, zeros, strict=True)]
@@ -51,17 +54,20 @@ class ZeroPointKernel(Kernel):
 
         return run
 
-    def absorb(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel) -> Kernel | None:
         """What the kernel absorbs, it absorbs here, too."""
-        kernel = self.kernel.absorb(consumer)
+        kernel = self.kernel.fuse(consumer)
         return None if kernel is None else replace(self, kernel=kernel)
 
-    def _wide(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        require(len(specs) == len(self.zeros), f"{len(self.zeros)} zero points do not fit {len(specs)} inputs")
-        for spec, zero in zip(specs, self.zeros, strict=True):
+    def _difference_specs(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+        require(
+            len(specs) == len(self.zero_points), f"{len(self.zero_points)} zero points do not fit {len(specs)} inputs"
+        )
+        for spec, zero in zip(specs, self.zero_points, strict=True):
             require(zero == 0 or spec.dtype == np.int8, f"zero points are those of int8, not of {spec}")
         return [
-            s if z == 0 else TensorSpec(s.shape, np.dtype(np.int16)) for s, z in zip(specs, self.zeros, strict=True)
+            s if z == 0 else TensorSpec(s.shape, np.dtype(np.int16))
+            for s, z in zip(specs, self.zero_points, strict=True)
         ]
 
 

@@ -65,7 +65,7 @@ def test_the_lanes_are_the_cycles_of_latency(graph):
     assert [s[2].split()[0] for s in layers] == [layer.operator for layer in want]
     for (start, end, _), layer in zip(layers, want, strict=True):
         assert start == pytest.approx(layer.start + layer.wait + layer.moved, abs=STEP)
-        assert end == pytest.approx(layer.start + layer.total, abs=STEP)
+        assert end == pytest.approx(layer.start + layer.total_cycles, abs=STEP)
     waits = sum(end - start for start, end, name in lanes["NPU"] if name == "wait for constants")
     assert waits == pytest.approx(time.waits, abs=STEP * len(time.layers))
     transfers = [layer.dma for layer in time.layers if layer.dma]

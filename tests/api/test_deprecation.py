@@ -51,6 +51,6 @@ def test_both_names_are_an_error():
 
 
 def test_target_parameters():
-    with pytest.warns(DeprecationWarning, match="parameter kind of computes is arithmetic_type"):
-        old = VENUS.computes("Conv2dInt", kind=LayerArithmetic)
-    assert old == VENUS.computes("Conv2dInt", arithmetic_type=LayerArithmetic)
+    with pytest.warns(DeprecationWarning, match="parameter kind of get_arithmetic is arithmetic_type"):
+        old = VENUS.get_arithmetic("Conv2dInt", kind=LayerArithmetic)
+    assert old == VENUS.get_arithmetic("Conv2dInt", arithmetic_type=LayerArithmetic)

@@ -69,7 +69,7 @@ def test_input_without_samples():
     assert [(len(p["x"]), int(p["rate"])) for p in parts] == [(2, 16000), (2, 16000), (1, 16000)]
     spec = inputs[1]
     assert spec.kind(np.array(16000)) != spec.kind(np.array(8000))
-    assert (spec.count(np.array(1)), spec.batched, spec.single) == (1, False, False)
+    assert (spec.count_samples(np.array(1)), spec.accepts_any_batch, spec.is_single_sample) == (1, False, False)
 
 
 def with_setting(kind="Mul"):

@@ -187,7 +187,7 @@ def test_pattern(name, target):
     assert [*report.float_nodes, *report.host_part] == []
     assert report.integer_macs == 1
     assert report.outputs["y"]["sqnr"] > 25
-    if target.packs:
+    if target.has_packer:
         assert report.chip_ready
         if not name.startswith("layer norm"):  # which writes past its plan, over what nobody needs: a warning
             assert evaluate_result(found, target.name).problems == []

@@ -46,10 +46,10 @@ def test_a_command_that_is_gone_is_seen(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.key)
 def test_versions(kind):
     """Today's and those without one, which 0.1 wrote, are read; others are refused with what helps."""
-    for body in (kind.stamp(), {}, {kind.key: 1}, {"other": 5}):
+    for body in (kind.make_entry(), {}, {kind.key: 1}, {"other": 5}):
         kind.check(body, "f.json")
-    for number in (kind.newest + 1, 0, -1, "1", None, True, 1.0):
-        with pytest.raises(ConfigError, match=rf"f.json has {kind.key} .*: upgrade it, or {kind.anew}"):
+    for number in (kind.latest + 1, 0, -1, "1", None, True, 1.0):
+        with pytest.raises(ConfigError, match=rf"f.json has {kind.key} .*: upgrade it, or {kind.remedy}"):
             kind.check({kind.key: number}, "f.json")
 
 
@@ -88,13 +88,13 @@ def test_what_is_written_has_its_version(tmp_path):
     np.savez(tmp_path / "x.npz", x=samples)
     done = CliRunner().invoke(cli.main, words.split())
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["lingeronnx_report"] == files.REPORT_VERSION.newest
+    assert json.loads(done.stdout)["lingeronnx_report"] == files.REPORT_VERSION.latest
     first = (tmp_path / "net_quant_search.jsonl").read_text().splitlines()[0]
-    assert json.loads(first)["lingeronnx_journal"] == files.JOURNAL_VERSION.newest
+    assert json.loads(first)["lingeronnx_journal"] == files.JOURNAL_VERSION.latest
     words = f"deploy {tmp_path}/net_quant.onnx --input {tmp_path}/x.npz -o {tmp_path}/board"
     assert CliRunner().invoke(cli.main, words.split()).exit_code == 0
     manifest = json.loads((tmp_path / "board" / "manifest.json").read_text())
-    assert manifest["lingeronnx_deploy"] == files.DEPLOYMENT_VERSION.newest
+    assert manifest["lingeronnx_deploy"] == files.DEPLOYMENT_VERSION.latest
 
 
 def test_a_profile_of_a_later_version_is_refused(tmp_path):
@@ -105,4 +105,4 @@ def test_a_profile_of_a_later_version_is_refused(tmp_path):
 
 
 def test_schemas_name_the_versions():
-    assert make_json_schema("report")["properties"][files.REPORT_VERSION.key]["enum"] == [files.REPORT_VERSION.newest]
+    assert make_json_schema("report")["properties"][files.REPORT_VERSION.key]["enum"] == [files.REPORT_VERSION.latest]

@@ -149,7 +149,7 @@ def test_a_traded_row_passes_and_is_written(tmp_path, capsys):
     code, page = run_gate(tmp_path, rows, {**SAME, A: {"SQNR, dB": 25.0}}, write=True)
     assert code == 0
     assert "traded away: net venus, SQNR, dB: 30.00 -> 25.00 (the chip was wrong)" in capsys.readouterr().out
-    assert parse_page(page)[0].traded == "was 30.00: the chip was wrong"
+    assert parse_page(page)[0].accepted_reason == "was 30.00: the chip was wrong"
     assert page.endswith("\nThe end.\n")
 
 
@@ -250,9 +250,9 @@ def test_figures_of_public_models_get_names():
 def test_what_is_not_here_is_missing(tmp_path, monkeypatch):
     """Without the folder beside the checkout: its models could not run, those of the repository can."""
     monkeypatch.setattr(measure, "SHARED", tmp_path)
-    assert find_subject("real/yunet").missing == "there is no real_models.py"
-    assert find_subject("resnet8").missing == "there is no mlperf_tiny_resnet8.onnx"
-    assert find_subject("digits_cnn").missing == ""
+    assert find_subject("real/yunet").find_missing_file == "there is no real_models.py"
+    assert find_subject("resnet8").find_missing_file == "there is no mlperf_tiny_resnet8.onnx"
+    assert find_subject("digits_cnn").find_missing_file == ""
 
 
 def test_an_unknown_model_is_named():

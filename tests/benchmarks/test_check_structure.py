@@ -84,7 +84,7 @@ SOURCES = {
         def answering(model) -> Answer: ...
         PASSES = (
             Pass("silent", silent),
-            Pass("complete", complete, complete=True),
+            Pass("complete", complete, handles_all=True),
             Pass("answering", answering),
         )
         """,

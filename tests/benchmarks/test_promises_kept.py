@@ -23,7 +23,7 @@ def test_agreement():
     """Both judges say the same, and what is promised is what they found."""
 
     def check(verdicts, agree):
-        assert PackabilityAnswers("net", "arcs", *verdicts).agree == agree
+        assert PackabilityAnswers("net", "arcs", *verdicts).is_consistent == agree
 
     cases = (
         ((YES, YES, YES), True),

@@ -152,8 +152,8 @@ def test_the_page_has_well_formed_tables():
 
 def test_what_became_slower_is_told():
     """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only one run has."""
-    before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).kept()))
-    now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).kept()
+    before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).to_dict()))
+    now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).to_dict()
     assert find_regressions(before, now) == [
         "slower than at the last commit: net, venus, batch 64, 1 thread(s): 0.56, was 0.50",
         "slower than at the last commit: net, lingeronnx, 64 samples: 3.40, was 3.00",
@@ -166,10 +166,10 @@ def test_what_became_slower_is_told():
 @pytest.mark.parametrize("what, other", (("cpu", "another"), ("row", "portable")))
 def test_other_machines_are_not_compared(what, other):
     """Law: another processor or row of instructions gives no verdict, and says so."""
-    (told,) = find_regressions(figures(speed(0.1)).kept(), figures(speed(9.0), **{what: other}).kept())
+    (told,) = find_regressions(figures(speed(0.1)).to_dict(), figures(speed(9.0), **{what: other}).to_dict())
     assert told.startswith("not compared")
     assert other in told
-    assert find_regressions(None, figures().kept()) == ["nothing to compare with: the last commit has no figures"]
+    assert find_regressions(None, figures().to_dict()) == ["nothing to compare with: the last commit has no figures"]
 
 
 # --- nets and machine -----------------------------------------------------------------------------
@@ -214,13 +214,15 @@ def test_samples_fit_the_model():
 
 
 @pytest.mark.parametrize(
-    "target", [row for row in INSTRUCTION_SETS if row.bytes in row.dots], ids=lambda target: target.name
+    "target",
+    [row for row in INSTRUCTION_SETS if row.int8_operands in row.dot_intrinsics],
+    ids=lambda target: target.name,
 )
 def test_the_peak_is_that_of_the_instruction(target):
     """The loop holds as many dot instructions as it has sums, and nothing takes them out."""
     assembly = _llvm.emit_assembly(machine._loop(target), target.triple, target.features)
     names = {"quads": "vpdpbusd", "pairs": "vpmaddwd", "signed": "sdot"}
-    assert len(re.findall(rf"\b{names[target.bytes]}\b", assembly)) == machine._SUMS
+    assert len(re.findall(rf"\b{names[target.int8_operands]}\b", assembly)) == machine._SUMS
 
 
 def test_memory_is_that_of_the_measured_process():

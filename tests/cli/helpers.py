@@ -65,7 +65,7 @@ class CommandFolder:
     def __call__(self, *args: object) -> Result:
         return CliRunner().invoke(cli.main, [str(a) for a in args])
 
-    def good(self, *args: object) -> str:
+    def run_ok(self, *args: object) -> str:
         """Run a command that must succeed, and return its output without trailing spaces."""
         result = self(*args)
         assert result.exit_code == 0, result.output

@@ -29,7 +29,7 @@ def test_the_command_says_widths_flash_and_time(here):
         8,
     }
     assert body["cost"]["weights"] < most
-    shown = here.good(*words, "--max-flash", str(least))
+    shown = here.run_ok(*words, "--max-flash", str(least))
     assert "Attempts: " in shown
     assert "bytes of flash at most" in shown
     assert "over the limit" in shown
@@ -50,17 +50,17 @@ def test_the_command_says_widths_flash_and_time(here):
 def test_comparing_and_ranking_show_widths(here):
     """compare's table, csv and page, and the table of sensitivity; with 8 bits everywhere there is no such column."""
     words = ("--calib", "calib.npz", "--platform", "arcs", "--effort", "fast", "--override", "fc=weight_bits:4")
-    here.good("quantize", "tiny.onnx", *words)
-    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
+    here.run_ok("quantize", "tiny.onnx", *words)
+    here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
     table = (here.folder / "compared" / "compare_per_layer_out.csv").read_text().splitlines()
     assert table[0].endswith(",weight_bits")
     assert {line.rsplit(",", 1)[1] for line in table[1:]} == {"8", "4", ""}
     assert "weight_bits" in (here.folder / "compared" / "compare_per_layer_out.txt").read_text().splitlines()[0]
     assert '"wbits":4' in (here.folder / "compared" / "profiler.html").read_text()
-    here.good("sensitivity", "tiny.onnx", *words, "-o", "ranked")
+    here.run_ok("sensitivity", "tiny.onnx", *words, "-o", "ranked")
     ranked = (here.folder / "ranked" / "sensitive_ops.txt").read_text().splitlines()
     assert ranked[0].endswith("weight_bits")
     assert {line.split()[0]: line.split()[-1] for line in ranked[1:4]} == {"conv": "8", "fc": "4", "x": "-"}
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
-    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "whole")
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "whole")
     assert "weight_bits" not in (here.folder / "whole" / "compare_per_layer_out.csv").read_text()

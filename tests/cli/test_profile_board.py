@@ -27,8 +27,8 @@ def test_profile_board(quant):
     assert told["cycles"]["low"] < told["cycles"]["total"] < told["cycles"]["high"]
     made = quant.json("quantize", "tiny.onnx", "--calib", "calib.npz", "--effort", "fast", *timed, "--budget-ms", "9")
     assert made["time"]["cycles"]["total"] > 0
-    quant.good("trace", "tiny_quant.onnx", "-o", "t.json", *timed)
-    quant.good("deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", *timed)
+    quant.run_ok("trace", "tiny_quant.onnx", "-o", "t.json", *timed)
+    quant.run_ok("deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", *timed)
     assert " ms at 200 MHz" in (quant.folder / "board" / "README.md").read_text()
     other = quant("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", *timed)
     assert (other.exit_code, other.stderr.count("\n")) == (1, 1)

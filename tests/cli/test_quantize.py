@@ -14,7 +14,9 @@ pytestmark = pytest.mark.smoke
 
 
 def test_quantize_the_whole_output(here: CommandFolder) -> None:
-    text = here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "--eval", "test.npz", "--save-plan", "plan.json")
+    text = here.run_ok(
+        "quantize", "tiny.onnx", "--calib", "calib.npz", "--eval", "test.npz", "--save-plan", "plan.json"
+    )
     text = re.sub(r"cosine 0\.99\d{4}, SQNR \d\d\.\d\d dB", "cosine 0.99xxxx, SQNR xx.xx dB", text)
     text = re.sub(r"integer \d+\.\d\d %, drop -?\d+\.\d\d points", "integer xx %, drop xx points", text)
     assert re.sub(r"\(\d\.\d kB\)", "(x kB)", text) == (
@@ -66,12 +68,12 @@ def test_quantize_digits_as_json(here: CommandFolder) -> None:
 def test_the_default_output_is_beside_the_model(here: CommandFolder) -> None:
     (here.folder / "sub").mkdir()
     write_model(here.folder / "sub" / "m.onnx", TINY)
-    here.good("quantize", "sub/m.onnx", "--calib", "calib.npz")
+    here.run_ok("quantize", "sub/m.onnx", "--calib", "calib.npz")
     assert (here.folder / "sub" / "m_quant.onnx").is_file()
 
 
 def test_without_calibration_data_it_says_so(here: CommandFolder) -> None:
-    text = here.good("quantize", "tiny.onnx")
+    text = here.run_ok("quantize", "tiny.onnx")
     assert "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
 
 
@@ -101,7 +103,7 @@ def test_all_files_of_a_model_in_parts_are_told(here: CommandFolder) -> None:
 
 def test_float_nodes_are_listed_with_their_names_unchanged(here: CommandFolder) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "/[red]x[/red]/:smile:/Erf"})
-    text = here.good("quantize", "gap.onnx", "--calib", "calib.npz")
+    text = here.run_ok("quantize", "gap.onnx", "--calib", "calib.npz")
     assert "  chip-ready        no\n" in text
     assert "  runs on venus     2 chip parts (" in text
     assert text.count("pack it with") == 2
@@ -111,15 +113,15 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: CommandFolder) 
 
 
 def test_a_plan_gives_the_same_graph_again(here: CommandFolder) -> None:
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", "--save-plan", "plan.json")
-    here.good("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", "--save-plan", "plan.json")
+    here.run_ok("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
     files = here.files()
     assert files["a.onnx"] == files["b.onnx"]
 
 
 def test_a_plan_brings_its_platform_and_mode(here: CommandFolder) -> None:
     made = ("--platform", "generic", "--mode", "max-value", "--save-plan", "plan.json")
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", *made)
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", *made)
     body = here.json("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
     assert (body["platform"], body["mode"]) == ("generic", "max-value")
     result = here("quantize", "tiny.onnx", "--plan", "plan.json", "--platform", "venus")
@@ -142,7 +144,7 @@ def test_options_win_over_the_configuration(here: CommandFolder) -> None:
 
 def test_overrides_reach_the_plan(here: CommandFolder) -> None:
     override = ("--override", "x=scale:2^4", "--override", "type:Conv=calibrator:max")
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", *override, "--save-plan", "plan.json")
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", *override, "--save-plan", "plan.json")
     assert json.loads((here.folder / "plan.json").read_text())["tensors"]["x"]["scale"] == 16.0
 
 

@@ -49,7 +49,7 @@ def outside(here: CommandFolder) -> tuple[CommandFolder, str]:
     """Return a folder with an integer graph, and packer arguments that put every map where no convolution reads it."""
     onnx.save(heads(), here.folder / "heads.onnx")
     np.savez(here.folder / "maps.npz", x=np.random.default_rng(0).standard_normal((1, 24, 64, 64)).astype(np.float32))
-    here.good("quantize", "heads.onnx", "--calib", "maps.npz", "--effort", "fast", "-o", "q.onnx")
+    here.run_ok("quantize", "heads.onnx", "--calib", "maps.npz", "--effort", "fast", "-o", "q.onnx")
     graph = onnx.load(here.folder / "q.onnx").graph
     maps = [name for node in graph.node if node.domain for name in node.output if "Dequant" not in node.op_type]
     return here, f"-p venus -d False -m {','.join(f'{name}:psram' for name in maps)}"
@@ -129,7 +129,7 @@ def test_a_face_detector_on_one_screen(here: CommandFolder) -> None:
     model = SHARED / "models" / "real" / "face_yunet_n.onnx"
     data = f"{SHARED / 'data' / 'real_models.py'}:face_yunet_calib"
     call = ("--calib", data, "--effort", "fast", "--limit", "1", "--platform", "venus")
-    assert screen(here.good("quantize", model, "-o", "yunet.onnx", *call)) <= SCREEN
+    assert screen(here.run_ok("quantize", model, "-o", "yunet.onnx", *call)) <= SCREEN
 
 
 # ---- what to try next ------------------------------------------------------------------------------------------------
@@ -140,12 +140,12 @@ def pasted(here: CommandFolder, text: str) -> str:
     line = next(line for line in text.splitlines() if line.startswith("  try next"))
     program, *words = shlex.split(line.removeprefix("  try next"))
     assert program == "lingeronnx"
-    return here.good(*words)
+    return here.run_ok(*words)
 
 
 def test_a_float_operator_between_integers_is_followed_by_a_cut_that_works(here: CommandFolder) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "a node's name/Erf"})
-    text = here.good("quantize", "gap.onnx", "--calib", "calib.npz", "--effort", "fast")
+    text = here.run_ok("quantize", "gap.onnx", "--calib", "calib.npz", "--effort", "fast")
     assert "chip-ready        no" in text
     assert "no float operator between integer ones; 50.0 % of the MACs stay in integers" in text
     again = pasted(here, text)
@@ -165,7 +165,7 @@ def test_a_heavy_loss_is_followed_by_a_search_that_mends_it(here: CommandFolder)
         here.folder / "loss.onnx",
     )
     np.savez(here.folder / "rows.npz", x=rng.standard_normal((640, 4)).astype(np.float32))
-    text = here.good("quantize", "loss.onnx", "--calib", "rows.npz", "--platform", "generic", "--effort", "fast")
+    text = here.run_ok("quantize", "loss.onnx", "--calib", "rows.npz", "--platform", "generic", "--effort", "fast")
     assert "WARNING: output 'y' is " in text
     found = re.search(r"SQNR (\d+\.\d+) dB", pasted(here, text))
     assert found is not None
@@ -182,7 +182,7 @@ def test_a_bug_of_ours_ends_with_what_to_try(here: CommandFolder, monkeypatch: p
     assert result.exit_code == 70
     last = result.stderr.splitlines()[-1]
     assert last.startswith("try next: lingeronnx quantize tiny.onnx --calib calib.npz ")
-    here.good(*shlex.split(last.removeprefix("try next: "))[1:])
+    here.run_ok(*shlex.split(last.removeprefix("try next: "))[1:])
     assert any(name.startswith("rewrites/") for name in here.files())
 
 
@@ -191,18 +191,18 @@ def test_a_bug_of_ours_ends_with_what_to_try(here: CommandFolder, monkeypatch: p
 
 def test_a_figure_from_one_sample_says_so_in_its_line(here: CommandFolder) -> None:
     np.savez(here.folder / "one.npz", x=samples()[:1])
-    text = " ".join(here.good("quantize", "tiny.onnx", "--calib", "one.npz").split())
+    text = " ".join(here.run_ok("quantize", "tiny.onnx", "--calib", "one.npz").split())
     assert re.search(r"fidelity y: cosine \S+ SQNR \S+ dB on the calibration data \(from 1 sample\)", text)
     assert here.json("quantize", "tiny.onnx", "--calib", "one.npz")["doubts"] == {"y": "from 1 sample"}
-    assert "(from 1 sample)" not in here.good("quantize", "tiny.onnx", "--calib", "calib.npz")
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "q.onnx")
-    assert "(from 1 sample)" in here.good("compare", "tiny.onnx", "q.onnx", "--data", "one.npz", "-o", "c")
+    assert "(from 1 sample)" not in here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz")
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "q.onnx")
+    assert "(from 1 sample)" in here.run_ok("compare", "tiny.onnx", "q.onnx", "--data", "one.npz", "-o", "c")
 
 
 def test_an_output_that_never_changes_says_so(here: CommandFolder) -> None:
     """The same sample again and again is one sample."""
     np.savez(here.folder / "same.npz", x=np.repeat(samples()[:1], 9, axis=0))
-    text = " ".join(here.good("quantize", "tiny.onnx", "--calib", "same.npz").split())
+    text = " ".join(here.run_ok("quantize", "tiny.onnx", "--calib", "same.npz").split())
     assert "(every sample gives the same output: no more than from 1 sample)" in text
 
 
@@ -222,5 +222,5 @@ def test_one_constant_input_beside_others_is_noted(here: CommandFolder) -> None:
     onnx.save(net.proto(net.linear(net.node("Add", "x", "h"), (4, 3), out="y")), here.folder / "two.onnx")
     x = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
     np.savez(here.folder / "two.npz", x=x, h=np.zeros_like(x))
-    text = here.good("quantize", "two.onnx", "--calib", "two.npz")
+    text = here.run_ok("quantize", "two.onnx", "--calib", "two.npz")
     assert "note: input 'h' is 0 in all calibration data: its scale is a guess" in text

@@ -21,14 +21,14 @@ gained (float[N, 2, 4, 4] x, float gain) => (float[N, 3] y) {
 def test_a_setting_is_told_once(here):
     write_model(here.folder / "gain.onnx", GAIN)
     words = ("--calib", "calib.npz", "--effort", "fast", "--fix", "gain=0.5")
-    here.good("quantize", "gain.onnx", *words, "--report", "page")
+    here.run_ok("quantize", "gain.onnx", *words, "--report", "page")
     assert (here.folder / "page" / "report.html").is_file()
     both = ("gain.onnx", "gain_quant.onnx", "--data", "calib.npz")
-    here.good("compare", *both, "-o", "compared")
-    here.good("badcase", *both, "-o", "worst.npz")
+    here.run_ok("compare", *both, "-o", "compared")
+    here.run_ok("badcase", *both, "-o", "worst.npz")
     found = here.json("evaluate", "gain_quant.onnx", "--baseline", "gain.onnx", "--data", "calib.npz")
     assert found["value"] > 20
-    here.good("sensitivity", "gain.onnx", *words, "-o", "ranked")
+    here.run_ok("sensitivity", "gain.onnx", *words, "-o", "ranked")
     assert json.loads((here.folder / "ranked" / "sensitive_ops.json").read_text())
 
 

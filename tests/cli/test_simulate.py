@@ -19,7 +19,7 @@ pytestmark = pytest.mark.smoke
 
 
 def test_simulate_the_whole_output(quant: CommandFolder) -> None:
-    text = quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--limit", "3")
+    text = quant.run_ok("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--limit", "3")
     assert re.sub(r"\d\.\d kB", "x kB", text) == (
         "  tensor   role     type      shape          scale\n"
         "  ────────────────────────────────────────────────\n"
@@ -33,7 +33,7 @@ def test_simulate_the_whole_output(quant: CommandFolder) -> None:
 
 
 def test_simulate_integers_are_the_real_values_times_the_scale(quant: CommandFolder) -> None:
-    quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "-o", "real.npz")
+    quant.run_ok("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "-o", "real.npz")
     body = quant.json(
         "simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--integers", "-o", "int.npz"
     )
@@ -48,7 +48,7 @@ def test_simulate_integers_are_the_real_values_times_the_scale(quant: CommandFol
 @pytest.mark.parametrize("integers", [False, True])
 def test_simulate_in_python_is_the_command(quant: CommandFolder, integers: bool) -> None:
     options = ["--integers"] if integers else []
-    quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", *options, "-o", "out.npz")
+    quant.run_ok("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", *options, "-o", "out.npz")
     result = lo.simulate("tiny_quant.onnx", "test.npz", taps=["all"], integers=integers)
     with np.load("out.npz") as written:
         assert set(written.files) == set(result.arrays)
@@ -59,7 +59,7 @@ def test_simulate_in_python_is_the_command(quant: CommandFolder, integers: bool)
 def test_simulate_gives_the_same_for_every_batch_size(quant: CommandFolder) -> None:
     for batch in (1, 7, 1000):
         run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", "--batch", batch)
-        quant.good(*run, "-o", f"{batch}.npz", "--dump", f"dump{batch}")
+        quant.run_ok(*run, "-o", f"{batch}.npz", "--dump", f"dump{batch}")
     files = quant.files()
     assert files["1.npz"] == files["7.npz"] == files["1000.npz"]
     dumps = [{k.partition("/")[2]: v for k, v in files.items() if k.startswith(f"dump{n}/")} for n in (1, 7, 1000)]
@@ -67,7 +67,7 @@ def test_simulate_gives_the_same_for_every_batch_size(quant: CommandFolder) -> N
 
 
 def test_dump_holds_every_tensor_as_it_is(quant: CommandFolder) -> None:
-    quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--dump", "out", "--batch", "6")
+    quant.run_ok("simulate", "tiny_quant.onnx", "--input", "test.npz", "--dump", "out", "--batch", "6")
     index = json.loads((quant.folder / "out" / "index.json").read_text())
     stream = list(Session("tiny_quant.onnx").taps({"x": samples()}))
     assert [entry["name"] for entry in index] == [name for name, _, _ in stream]
@@ -80,9 +80,9 @@ def test_dump_holds_every_tensor_as_it_is(quant: CommandFolder) -> None:
 
 def test_dump_of_some_tensors_has_safe_file_names(here: CommandFolder) -> None:
     quantize = ("quantize", DIGITS, "--calib", CALIB, "-o", "d.onnx", "--effort", "fast")
-    here.good(*quantize)
+    here.run_ok(*quantize)
     name = "/pool/MaxPool_output_0"
-    here.good("simulate", "d.onnx", "--input", TEST, "--limit", "5", "--taps", name, "--dump", "out")
+    here.run_ok("simulate", "d.onnx", "--input", TEST, "--limit", "5", "--taps", name, "--dump", "out")
     (entry,) = json.loads((here.folder / "out" / "index.json").read_text())
     assert (entry["name"], entry["file"]) == (name, "0000_pool_MaxPool_output_0.npy")
     assert entry["shape"] == [5, 32, 4, 4]
@@ -96,7 +96,7 @@ def test_at_shows_one_tensor(quant: CommandFolder) -> None:
     assert (at["name"], at["dtype"], at["shape"]) == ("x_q", "int8", [20, 2, 4, 4])
     assert (at["min"], at["max"], at["first"]) == (want.min(), want.max(), want.reshape(-1)[:8].tolist())
     assert at["mean"] == pytest.approx(want.mean())
-    text = quant.good(*run)
+    text = quant.run_ok(*run)
     assert f"  min               {want.min():g}  = {want.min() / at['scale']:g}\n" in text
     assert "  type              int8 [20, 2, 4, 4]\n" in text
 
@@ -120,7 +120,7 @@ def test_npz_takes_any_tensor_name(tmp_path: Path) -> None:
 
 def test_evaluate_the_whole_output(here: CommandFolder) -> None:
     shutil.copy(DIGITS, "digits.onnx")
-    text = here.good("evaluate", "digits.onnx", "--data", TEST, "--baseline", "digits.onnx")
+    text = here.run_ok("evaluate", "digits.onnx", "--data", TEST, "--baseline", "digits.onnx")
     assert text == (
         "  top1              99.20 %  digits.onnx\n"
         "  baseline          99.20 %  digits.onnx\n"
@@ -141,7 +141,7 @@ def test_evaluate_as_json_writes_infinity_as_null(here: CommandFolder) -> None:
         "drop": None,
         "samples": 20,
     }
-    text = here.good("evaluate", "tiny.onnx", "--data", "calib.npz", "--baseline", "tiny.onnx")
+    text = here.run_ok("evaluate", "tiny.onnx", "--data", "calib.npz", "--baseline", "tiny.onnx")
     assert text == ("  sqnr              infinite (equal)  tiny.onnx against tiny.onnx\n  samples           20\n")
 
 

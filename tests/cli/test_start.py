@@ -42,7 +42,7 @@ def test_python_m_lingeronnx() -> None:
 
 def test_help_of_every_command_has_an_example(here: CommandFolder) -> None:
     def check(name: str) -> None:
-        text = here.good(name, "--help")
+        text = here.run_ok(name, "--help")
         assert f"Examples:\n    lingeronnx {name}" in text
         assert max(map(len, text.splitlines())) <= 120
 
@@ -63,10 +63,10 @@ def test_choices_are_those_of_the_configuration() -> None:
 def test_platforms(here: CommandFolder) -> None:
     rows = here.json("platforms")["platforms"]
     assert [row["name"] for row in rows] == [target.name for target in PLATFORMS]
-    text = here.good("platforms")
+    text = here.run_ok("platforms")
     for target in PLATFORMS:
         assert re.search(rf"^  {target.name} .* {len(target.ops)}$", text, re.M)
-        more = here.good("platforms", target.name)
+        more = here.run_ok("platforms", target.name)
         assert all(word in more for word in (*target.ops, *(fault.key for fault in target.faults)))
         assert set(here.json("platforms", target.name)["ops"]) == set(target.ops)
 

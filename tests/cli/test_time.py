@@ -26,7 +26,7 @@ def test_check_foretells_what_quantize_then_says(here):
     assert made["milliseconds"]["total"] == pytest.approx(made["cycles"]["total"] / 1e5)
     assert before["milliseconds"] is None
     assert sum(layer["cycles"] for layer in made["cycles"]["layers"]) == made["cycles"]["luna"]
-    shown = here.good("check", "tiny_quant.onnx", "--clock", "100")
+    shown = here.run_ok("check", "tiny_quant.onnx", "--clock", "100")
     assert f"{made['cycles']['total']:,.0f} (at most " in shown
     assert " ms at 100 MHz: " in shown
     assert shown.split("cost on the chip:")[1].split("\n")[1].rstrip().endswith("cycles")
@@ -62,7 +62,7 @@ def test_nothing_is_made_up_for_a_chip_that_nobody_has_published(here):
         body = here.json(*plain, platform, "--clock", "100")
         assert body["time"]["cycles"] is None
         assert body["time"]["unknown"].startswith(f"nothing is published of the time on {platform}")
-        assert f"nothing is published of the time on {platform}" in here.good("check", "tiny_quant.onnx")
+        assert f"nothing is published of the time on {platform}" in here.run_ok("check", "tiny_quant.onnx")
         failed = here(*plain, platform, "--clock", "100", "--budget-ms", "5")
         assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
         assert f"nothing is published of the time on {platform}" in failed.stderr
@@ -97,8 +97,8 @@ def test_a_layer_in_another_form_keeps_its_name(here):
     assert default[0]["cycles"]["after"] < default[0]["cycles"]["before"]
     assert default[0]["time"]["cycles"]["high"] < plain[0]["time"]["cycles"]["high"]
     np.testing.assert_array_equal(default[2][0], plain[2][0])
-    assert "before / after" in here.good(*QUANTIZE)
-    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
+    assert "before / after" in here.run_ok(*QUANTIZE)
+    here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
     assert ",fc,fc\n" in (here.folder / "compared" / "compare_per_layer_out.csv").read_text()
 
 
@@ -117,8 +117,10 @@ def test_parts_whose_forms_stay_count_with_their_time(here):
 
 def test_the_readme_of_a_deployed_folder_has_the_time(here):
     """Cycles, milliseconds, the layers; too slow is refused before anything is written."""
-    here.good(*QUANTIZE)
-    here.good("deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", "--clock", "100", "--budget-ms", "9")
+    here.run_ok(*QUANTIZE)
+    here.run_ok(
+        "deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", "--clock", "100", "--budget-ms", "9"
+    )
     text = (here.folder / "board" / "README.md").read_text()
     assert "## Time on the chip" in text
     assert " ms at 100 MHz" in text
@@ -132,15 +134,15 @@ def test_the_readme_of_a_deployed_folder_has_the_time(here):
 
 def test_pages_have_the_cycles(here):
     """A picture of check, a column of compare's page and of the search's."""
-    here.good(*QUANTIZE)
-    layers = {layer.node: layer.total for layer in lo.latency("tiny_quant.onnx").layers}
-    here.good("check", "tiny_quant.onnx", "-o", "found")
+    here.run_ok(*QUANTIZE)
+    layers = {layer.node: layer.total_cycles for layer in lo.latency("tiny_quant.onnx").layers}
+    here.run_ok("check", "tiny_quant.onnx", "-o", "found")
     drawn = (here.folder / "found" / "cycles.svg").read_text()
     texts = [node.text for node in ElementTree.fromstring(drawn) if node.tag.endswith("text")]
     for layer in lo.latency("tiny_quant.onnx").layers:
         assert f"{layer.operator} {layer.node}" in texts
-        assert any(text.startswith(f"{layer.total:,.0f} (") for text in texts)
-    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
+        assert any(text.startswith(f"{layer.total_cycles:,.0f} (") for text in texts)
+    here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
     page = (here.folder / "compared" / "profiler.html").read_text()
     rows = json.loads(re.search(r'<script[^>]* id="data-compare">(.*?)</script>', page, re.DOTALL)[1])["rows"]
     shown = {row["node"]: row["cycles"] for row in rows if row["cycles"] is not None}

@@ -7,9 +7,9 @@ from tests.analysis.test_timeline import check_format
 
 def test_trace(here):
     """The file holds the rules of the format, and the same lines as the terminal."""
-    here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
     plain = "-p arcs -d False"  # constants come by DMA
-    shown = here.good("trace", "tiny_quant.onnx", "-o", "t.json", "--clock", "300", "--packer-args", plain)
+    shown = here.run_ok("trace", "tiny_quant.onnx", "-o", "t.json", "--clock", "300", "--packer-args", plain)
     body = json.loads((here.folder / "t.json").read_text())
     lanes = check_format(body)
     assert {"NPU", "DMA", "host"} == set(lanes)

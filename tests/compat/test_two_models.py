@@ -167,7 +167,7 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
     assert [row.name for row in from_files.rows] == [row.name for row in computed.rows]
     for ours, theirs in zip(from_files.rows, computed.rows, strict=True):
         for key in ("cosine", "mse", "l1", "kl", "sqnr", "atol"):
-            assert getattr(ours.pair, key) == pytest.approx(getattr(theirs.pair, key), rel=1e-4, abs=1e-9), key
+            assert getattr(ours.arrived, key) == pytest.approx(getattr(theirs.arrived, key), rel=1e-4, abs=1e-9), key
     with pytest.raises(lo.ConfigError, match="not a plan in float"):
         lo.compat.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir("a", "b")
 

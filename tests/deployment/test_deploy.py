@@ -140,7 +140,7 @@ def test_states(spotter):
     done, graph = spotter
     ports = done.ports
     assert len(ports.states) == 2
-    assert not ports.on_host
+    assert not ports.host_states
     wanted = [v.name for v in graph.graph.outputs]
     stream = Session(graph).stream(STATE)
     chip = Session(done.folder / "spotter_chip.onnx")
@@ -513,8 +513,8 @@ def test_psram_that_is_too_small_is_a_note(tmp_path):
     for number, (model, advice) in enumerate(cases):
         feed = nets.samples(model, 2)
         quantized = api.quantize(model, feed, platform="arcs", effort="fast")
-        board = api.deploy(quantized, tmp_path / f"board{number}", feed, samples=1).board
-        psram_bytes = StaticMemory(board.program).psram
+        board = api.deploy(quantized, tmp_path / f"board{number}", feed, samples=1).contents
+        psram_bytes = StaticMemory(board.program).psram_bytes
         notes = [
             replace(board, target=replace(board.target, external_memory=size)).notes()
             for size in (psram_bytes - 1, psram_bytes, None)
@@ -530,7 +530,7 @@ def test_more_psram_than_the_chip_has_is_told(tmp_path):
     feed = nets.samples(model, 2)
     made = api.quantize(model, feed, platform="arcs", effort="fast")
     done = api.deploy(made, tmp_path / "board", feed, samples=1, stem="two")
-    assert made.report.program.psram <= 8 * 1024 * 1024
+    assert made.report.program.psram_bytes <= 8 * 1024 * 1024
     (note,) = [note for note in done.notes if note.startswith("psram: ")]
     assert note.endswith("and arcs has 8388608; fewer parts take less: quantize with --max-parts 1")
     assert note in (tmp_path / "board" / "README.md").read_text(encoding="utf-8")

@@ -328,7 +328,7 @@ def test_names(device, clean, digits, tmp_path):
     assert found.unknown == ("pad_of_block1",)
     assert {long, "Scale:of@add"} <= set(found.compared)
     assert set(found.unseen) == {STEM, DEPTH, ONE, WIDEN}
-    ir.save(VENUS.named(other), tmp_path / "m.onnx")
+    ir.save(VENUS.with_safe_names(other), tmp_path / "m.onnx")
     again = verify(tmp_path / "m.onnx", {"input": x}, dump=tmp_path)
     assert (again.compared, again.unknown) == (found.compared, found.unknown)
 

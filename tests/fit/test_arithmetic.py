@@ -12,7 +12,7 @@ from lingeronnx.targets import GENERIC, PLATFORMS
 from tests.nets import Net, samples
 from tests.passes.helpers import feeds, ops, outputs
 
-CHIPS = [target for target in PLATFORMS if target.packs]
+CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def between(ends=False):

@@ -16,7 +16,7 @@ from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 
-CHIPS = [target for target in PLATFORMS if target.packs]
+CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def between(step, size="4,6", **held):
@@ -134,7 +134,7 @@ def test_the_layer_in_front_takes_epsilon_up(opset):
     (done,) = same(model, VENUS, [*before[:2], before[2] + ("_2" if opset < 17 else ""), before[3]])
     assert done.cost == "exact"
     (norm,) = (node for node in model.graph if ir.base_op_type(node) == "LayerNormalization")
-    assert ir.get_attr(norm, "epsilon") == pytest.approx(VENUS.norm.epsilon)
+    assert ir.get_attr(norm, "epsilon") == pytest.approx(VENUS.layer_norm_limits.epsilon)
 
 
 @pytest.mark.parametrize("epsilon", (1e-4, 1e-3, 1e-2))
@@ -149,7 +149,7 @@ def test_else_a_power_of_two(epsilon):
     assert np.log2(factor) == round(np.log2(factor))
     left_over = ir.get_attr(next(n for n in model.graph if n.op_type == "LayerNormalization"), "epsilon")
     assert left_over == pytest.approx(epsilon * factor**2)
-    assert 0.5 <= left_over / VENUS.norm.epsilon <= 2
+    assert 0.5 <= left_over / VENUS.layer_norm_limits.epsilon <= 2
 
 
 def test_a_smaller_epsilon_is_the_chips():

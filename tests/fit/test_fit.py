@@ -26,7 +26,7 @@ def broken(model, row):
         v
         for node in model.graph
         if (op := find_lowering_rule(node, row)[0]) is not None
-        for v in op.violations(node, row)
+        for v in op.find_violations(node, row)
     ]
 
 
@@ -216,13 +216,14 @@ def tightened(row, **limits):
 
 
 TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
-    tightened(VENUS, slab=768, slab_depthwise=384, memory_depthwise=5000), shared_memory=6400
+    tightened(VENUS, line_buffer_bytes=768, depthwise_line_buffer_bytes=384, max_depthwise_input_output_bytes=5000),
+    shared_memory=6400,
 )
 
 
 def test_input_channels_are_added_up():
     """The weights of two outputs are 2 * 24 * 9 bytes, of 16 channels 288."""
-    row = tightened(VENUS, share_weights=300)
+    row = tightened(VENUS, weight_slice_bytes=300)
     done = mends(conv((24, 9, 9), (4, 24, 3, 3)), row, ["Slice", "Conv", "Slice", "Conv", "Add"])
     assert done[0].what == "24 input channels in 2 parts that are added"
     assert done[0].cost == "1 more rounding of half a step at most"

@@ -141,7 +141,7 @@ def _broken(model, row):
         v
         for node in model.graph
         if (op := find_lowering_rule(node, row)[0]) is not None
-        for v in op.violations(node, row)
+        for v in op.find_violations(node, row)
     ]
 
 

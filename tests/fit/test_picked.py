@@ -16,7 +16,7 @@ from tests.case_selection import limit_examples
 from tests.nets import Net, samples
 from tests.passes.helpers import feeds, ops, outputs
 
-CHIPS = [target for target in PLATFORMS if target.packs]
+CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def padded(pads, mode, size=(5, 6)):

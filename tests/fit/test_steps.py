@@ -80,7 +80,7 @@ OWN = {
     "split-channels": (lambda: conv((24, 5, 33), (4, 24, 1, 5)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"]),
     "split-map": (
         lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4),
-        tightened(VENUS, slab=2000),
+        tightened(VENUS, line_buffer_bytes=2000),
         ["Slice", "Conv"] * 3 + ["Concat"],
     ),
     "split-average": (

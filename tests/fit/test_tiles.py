@@ -18,7 +18,7 @@ from tests.passes.helpers import feeds
 
 def test_a_wide_map_in_columns():
     """24 channels of 33 columns under 5 rows are 4800 bytes; of 8 columns 960."""
-    row = tightened(VENUS, slab=2000)
+    row = tightened(VENUS, line_buffer_bytes=2000)
     done = mends(conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), row, ["Slice", "Conv"] * 3 + ["Concat"])
     assert (done[0].what, done[0].cost) == ("Conv on a map of 24x40x33 in 3 tiles side by side", "exact")
 
@@ -37,7 +37,9 @@ def test_tiles_of_any_size(seed):
         strides=strides,
         pads=[min(p, 4) for p in pads],
     )
-    row = tightened(VENUS, slab=64 * max(strides) * max(kernel), max_maps=9000 if seed % 2 else 90000)
+    row = tightened(
+        VENUS, line_buffer_bytes=64 * max(strides) * max(kernel), max_input_output_bytes=9000 if seed % 2 else 90000
+    )
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert broken(model, row)
     kinds = [n.op_type for n in ir.clone(model).graph]
@@ -66,7 +68,7 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
     row = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}[platform]
     feed = nets.samples(model)
     whole = quantize(model, feed, platform=platform, effort="fast")
-    small = tightened(row, slab=8 * 16 * 3, inner_slab=8 * 16 * 3)
+    small = tightened(row, line_buffer_bytes=8 * 16 * 3, second_line_buffer_bytes=8 * 16 * 3)
     monkeypatch.setattr("lingeronnx.targets.PLATFORMS", (small,))
     cut = quantize(model, feed, platform=platform, effort="fast")
     assert cut.report.chip_ready

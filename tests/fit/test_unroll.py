@@ -16,16 +16,18 @@ from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
 from tests.packability import evaluate_result
 
-CHIPS = [target.name for target in PLATFORMS if target.packs]
+CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 
 
 def fitted(model, row):
     """Return (the normalised model, the same fitted for `row`, what was done)."""
     graph, _ = run_entry_passes(model)
     feeds = data(graph, 3)
-    resolve_control_flow(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
+    resolve_control_flow(
+        graph, {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)}
+    )
     normalize(graph)
-    trace_shapes(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
+    trace_shapes(graph, {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
     after = ir.clone(graph)
     return graph, after, legalize_graph(after, get_target(row))
 

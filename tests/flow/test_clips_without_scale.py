@@ -51,7 +51,7 @@ def test_a_clip_between_layers_is_composed(build, chip):
     """The integers are those that a Clip gives, `check` says so beforehand, and the other packer takes it."""
     graph = build()
     feed = {"x": 3 * nets.samples(graph, 8)["x"]}
-    assert lo.check(graph, platform=chip).choice.verdict.chip_ready
+    assert lo.check(graph, platform=chip).choice.verdict.is_chip_ready
     result = quantize(graph, feed, platform=chip, effort="fast")
     assert result.report.chip_ready, result.report.findings
     assert "Clip" not in {node.op_type for node in result.graph.graph}

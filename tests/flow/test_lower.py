@@ -75,7 +75,8 @@ def test_plan_survives_json():
     again = Plan.from_json(result.plan.to_json())
     assert again == result.plan
     first, second = (
-        lower(Partition.of(result.float_graph, plan.floats, VENUS), plan, VENUS).graph for plan in (result.plan, again)
+        lower(Partition.build(result.float_graph, plan.floats, VENUS), plan, VENUS).graph
+        for plan in (result.plan, again)
     )
     assert ir.to_proto(first).SerializeToString() == ir.to_proto(second).SerializeToString()
 
@@ -188,7 +189,7 @@ def test_huge_bias_saturates():
     net.node("Conv", "x", net.const(np.full((2, 1, 1, 1), 1e-3, np.float32)), net.const(bias), out="c")
     model = nets.prepared(net.graph("c"))
     plan = Plan("venus", "q-value", tensors={"x": Affine(64.0), "k0": Affine(2.0**16), "c": Affine(0.125)})
-    (conv,) = nodes(lower(Partition.of(model, plan.floats, VENUS), plan, VENUS).graph, "Conv2dInt")
+    (conv,) = nodes(lower(Partition.build(model, plan.floats, VENUS), plan, VENUS).graph, "Conv2dInt")
     np.testing.assert_array_equal(ir.const_value(conv.inputs[2]), [2**31 - 1, -(2**31)])
 
 
@@ -221,7 +222,7 @@ def test_a_plan_without_a_tensor():
     result = nets.quantized(two_convs(), effort="fast")
     less = result.plan.with_tensors({k: v for k, v in result.plan.tensors.items() if k != "c"})
     with pytest.raises(ModelError, match="the plan has no scale for tensor 'c'; was it made for another model"):
-        lower(Partition.of(result.float_graph, less.floats, VENUS), less, VENUS)
+        lower(Partition.build(result.float_graph, less.floats, VENUS), less, VENUS)
 
 
 def test_the_float_graph_is_left_alone():
@@ -229,7 +230,7 @@ def test_the_float_graph_is_left_alone():
     result = nets.quantized(nets.depthwise(), effort="fast")
     before = ir.to_proto(result.float_graph).SerializeToString()
     first, second = (
-        ir.to_proto(lower(Partition.of(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
+        ir.to_proto(lower(Partition.build(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
         for _ in range(2)
     )
     assert first.SerializeToString() == second.SerializeToString()

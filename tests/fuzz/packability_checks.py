@@ -59,7 +59,7 @@ def check_forecast(made):
     said = lo.check(ir.from_proto(made.case.model), platform=made.platform)
     if report.float_nodes and not said.remaining:
         yield f"check: nothing remains; quantize: {report.float_nodes[0].why}"
-    ready = said.choice is not None and said.choice.verdict.chip_ready
+    ready = said.choice is not None and said.choice.verdict.is_chip_ready
     if report.chip_ready and not ready:
         found = [str(item) for item in (*said.remaining, *said.findings)]
         yield f"check: not ready: {(found or ['no reason'])[0]}; quantize: ready"

@@ -53,7 +53,9 @@ class QuantizedCase:
         """The part for the packer, as it is written; None where float nodes stand between integer ones."""
         if not self.result.report.packer_args:
             return None
-        return ir.to_proto(extract_chip_part(self.result.platform.named(self.result.graph), self.result.platform))
+        return ir.to_proto(
+            extract_chip_part(self.result.platform.with_safe_names(self.result.graph), self.result.platform)
+        )
 
     @cached_property
     def feeds(self):

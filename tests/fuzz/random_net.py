@@ -133,7 +133,7 @@ class RandomNet(Net):
         four = [self.const(self.rng.uniform(0.5, 1.5, channels).astype(np.float32)) for _ in range(4)]
         return self.add("BatchNormalization", [x, *four], self.size[x])
 
-    def same(self, op_type, *inputs, **attributes):
+    def add_elementwise(self, op_type, *inputs, **attributes):
         """Append a node whose output has the shape of its first input."""
         return self.add(op_type, inputs, self.size[inputs[0]], **attributes)
 
@@ -146,24 +146,26 @@ class RandomNet(Net):
         if kind == "relu6":
             low, high = self.const(np.float32(0)), self.const(np.float32(6))
             if self.chance(0.8):
-                return self.same("Clip", x, low, high)
-            return self.same("Max", self.same("Min", x, high), low)
+                return self.add_elementwise("Clip", x, low, high)
+            return self.add_elementwise("Max", self.add_elementwise("Min", x, high), low)
         if kind == "silu":
-            return self.same("Mul", x, self.same("Sigmoid", x))
+            return self.add_elementwise("Mul", x, self.add_elementwise("Sigmoid", x))
         if kind == "gelu":
             return self.gelu(x)
         if kind == "PRelu":
             slope = self.rng.uniform(0.05, 0.4, (self.size[x][0], *[1] * (len(self.size[x]) - 1)))
-            return self.same("PRelu", x, self.const(slope.astype(np.float32)))
-        return x if kind == "none" else self.same(kind, x, **CURVES[kind])
+            return self.add_elementwise("PRelu", x, self.const(slope.astype(np.float32)))
+        return x if kind == "none" else self.add_elementwise(kind, x, **CURVES[kind])
 
     def gelu(self, x):
         """Apply GELU, as one node or as exporters write it."""
         if self.opset >= 20 and self.chance(0.5):
-            return self.same("Gelu", x, approximate=self.pick("none", "none", "tanh"))
-        inner = self.same("Erf", self.same("Div", x, self.const(np.float32(np.sqrt(2)))))
-        return self.same(
-            "Mul", self.same("Mul", x, self.same("Add", inner, self.const(np.float32(1)))), self.const(np.float32(0.5))
+            return self.add_elementwise("Gelu", x, approximate=self.pick("none", "none", "tanh"))
+        inner = self.add_elementwise("Erf", self.add_elementwise("Div", x, self.const(np.float32(np.sqrt(2)))))
+        return self.add_elementwise(
+            "Mul",
+            self.add_elementwise("Mul", x, self.add_elementwise("Add", inner, self.const(np.float32(1)))),
+            self.const(np.float32(0.5)),
         )
 
     def linear(self, x, outputs, bias=None, gain=1.0):  # of the last axis; a Gemm where there is no other
@@ -175,18 +177,22 @@ class RandomNet(Net):
             more = [self.real(outputs, spread=0.1)] if bias else []
             return self.add("Gemm", [x, weight, *more], (outputs,), transB=1)
         y = self.add("MatMul", [x, self.real(inputs, outputs, spread=spread)], (*rest, outputs))
-        return self.same("Add", y, self.real(outputs, spread=0.1)) if bias else y
+        return self.add_elementwise("Add", y, self.real(outputs, spread=0.1)) if bias else y
 
     def layer_norm(self, x):
         """Normalise the last axis, as one node or as exporters wrote it before there was one."""
         width = self.size[x][-1]
         gamma, beta = self.real(width, spread=0.2, mean=1.0), self.real(width, spread=0.2)
         if self.opset >= 17 and self.chance(0.7):
-            return self.same("LayerNormalization", x, gamma, beta, axis=-1, epsilon=1e-5)
-        centred = self.same("Sub", x, self.mean(x, -1))
-        square = self.same("Pow", centred, self.const(np.float32(2)))
-        root = self.same("Sqrt", self.same("Add", self.mean(square, -1), self.const(np.float32(1e-5))))
-        return self.same("Add", self.same("Mul", self.same("Div", centred, root), gamma), beta)
+            return self.add_elementwise("LayerNormalization", x, gamma, beta, axis=-1, epsilon=1e-5)
+        centred = self.add_elementwise("Sub", x, self.mean(x, -1))
+        square = self.add_elementwise("Pow", centred, self.const(np.float32(2)))
+        root = self.add_elementwise(
+            "Sqrt", self.add_elementwise("Add", self.mean(square, -1), self.const(np.float32(1e-5)))
+        )
+        return self.add_elementwise(
+            "Add", self.add_elementwise("Mul", self.add_elementwise("Div", centred, root), gamma), beta
+        )
 
     def mean(self, x, axis, keep=True):
         """Return the mean over an axis (counted with the batch axis, or from behind)."""
@@ -200,7 +206,7 @@ class RandomNet(Net):
             return self.add("ReduceMean", [x, self.ints(axis)], shape, keepdims=int(keep))
         return self.add("ReduceMean", [x], shape, axes=[axis], keepdims=int(keep))
 
-    def turn(self, x, *perm):
+    def transpose(self, x, *perm):
         """Transpose; perm counts the batch axis."""
         whole = (None, *self.size[x])
         return self.add("Transpose", [x], [whole[p] for p in perm][1:], perm=list(perm))
@@ -221,7 +227,7 @@ class RandomNet(Net):
         sizes = self.node("Concat", self.node("Unsqueeze", batch, self.ints(0)), self.ints(-1), axis=0)
         return self.add("Reshape", [x, sizes], shape)
 
-    def cat(self, *inputs, axis=1):
+    def concat(self, *inputs, axis=1):
         """Concatenate along an axis, counted with the batch axis."""
         shape = list(self.size[inputs[0]])
         shape[axis - 1] = sum(self.size[x][axis - 1] for x in inputs)
@@ -254,7 +260,7 @@ class RandomNet(Net):
     def finish(self, outputs):
         """Return the model; outputs : names, of which graph inputs get a node in front."""
         given = {value.name for value in self.inputs}
-        names = [self.same("Relu", name) if name in given else name for name in dict.fromkeys(outputs)]
+        names = [self.add_elementwise("Relu", name) if name in given else name for name in dict.fromkeys(outputs)]
         read = set(names)
         for node in reversed(self.nodes):  # what a block drew and did not take
             if read.intersection(node.output):

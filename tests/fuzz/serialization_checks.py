@@ -83,8 +83,8 @@ def qdq(made):
         for name in node.output
     }
     for line in measure_differences(made.result.graph, found, cut(made.feeds, 0, 1)):
-        if not line.between and line.worst > 1 and line.tensor not in behind:
-            yield f"{line.operator} {line.tensor}: {line.worst} counts"
+        if not line.computes_in_float and line.max_steps > 1 and line.tensor not in behind:
+            yield f"{line.operator} {line.tensor}: {line.max_steps} counts"
 
 
 def again(made):

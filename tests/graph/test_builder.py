@@ -26,9 +26,9 @@ def written(graph):
     """Write the Transpose as a crop, a Reshape, a Transpose and a Reshape back."""
     node = list(graph.graph)[-1]
     build = SubgraphBuilder(graph, node)
-    whole = build.crop(ir.require_input(node), 1, 0, 6, "all")
+    whole = build.slice_axis(ir.require_input(node), 1, 0, 6, "all")
     assert whole is ir.require_input(node)
-    halves = [build.crop(whole, 1, start, start + 3, "half") for start in (0, 3)]
+    halves = [build.slice_axis(whole, 1, start, start + 3, "half") for start in (0, 3)]
     joined = build("Concat", halves, ["N", 6, 4], "joined", {"axis": 1})
     value = build(
         "Transpose", [build.reshape(joined, [1, 6, 4], "map")], ["N", 1, 4, 6], "turned", {"perm": [0, 1, 3, 2]}
@@ -38,7 +38,7 @@ def written(graph):
 
 
 def put(graph, build):
-    build.done()
+    build.replace_node()
     ir.assign_node_names(graph)
 
 
@@ -76,7 +76,7 @@ def test_what_is_given_up_leaves_nothing():
     before = state(graph)
     build = written(graph)
     assert state(graph) != before  # its constants
-    build.undo()
+    build.discard()
     assert build.nodes == []
     assert state(graph) == before
     assert len(list(list(graph.graph)[0].outputs[0].uses())) == 1
@@ -88,4 +88,4 @@ def test_the_names_begin_as_told(base, name):
     graph = model()
     build = SubgraphBuilder(graph, list(graph.graph)[-1], base)
     assert build.constant(np.zeros(2, np.float32), "part").name == name
-    assert build.number(3) is build.number(3)
+    assert build.int_constant(3) is build.int_constant(3)

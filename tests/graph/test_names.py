@@ -276,7 +276,7 @@ def test_a_damaged_map_is_told(tmp_path):
 
 def test_a_name_taken_meanwhile_stays():
     """Another tool may have given the user's name to something else: no tensor gets a name that another one has."""
-    graph = VENUS.named(small().graph)
+    graph = VENUS.with_safe_names(small().graph)
     first = next(iter(graph.graph))
     old = str(first.outputs[0].name)
     tensors = {old: str(graph.graph.inputs[0].name), "gone": "y"}
@@ -288,7 +288,7 @@ def test_shared_constants_keep_their_names():
     """Writing one graph renames nothing in another that shares its data."""
     graph = small().graph
     before = ir.to_proto(graph).SerializeToString()
-    assert VENUS.named(graph) is not graph
+    assert VENUS.with_safe_names(graph) is not graph
     assert ir.to_proto(graph).SerializeToString() == before
 
 

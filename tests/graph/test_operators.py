@@ -15,15 +15,15 @@ def test_entries_are_of_the_standard():
 
     def check(name):
         op, versions = operators.OPERATORS[name], schemas[name]
-        assert op.since == (min(versions) if min(versions) > 13 else 1)
-        if op.inputs_since is not None:
-            attributes, version = op.inputs_since
+        assert op.since_opset == (min(versions) if min(versions) > 13 else 1)
+        if op.attributes_to_inputs is not None:
+            attributes, version = op.attributes_to_inputs
             older = versions[max(v for v in versions if v < version)]
             assert set(attributes) <= set(older.attributes)
             assert not set(attributes) & set(versions[version].attributes)
             inputs = versions[version].inputs[1 : 1 + len(attributes)]
             assert tuple(value.name for value in inputs) == attributes
-        if op.named_broadcast:
+        if op.has_legacy_broadcast:
             assert "broadcast" in versions[max(v for v in versions if v < 7)].attributes
             assert "broadcast" not in versions[7].attributes
 

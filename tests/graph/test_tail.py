@@ -103,7 +103,7 @@ def test_the_host_has_it(name, platform, tmp_path):
     found.write(path)
     session, tail = lo.Session(path), split_dynamic_tail(source)
     outputs = [str(v.name) for v in source.graph.outputs]
-    reads = [n for n in tail.reads if n in {str(v.name) for v in tail.body.graph.outputs}]
+    reads = [n for n in tail.input_names if n in {str(v.name) for v in tail.body.graph.outputs}]
     ragged = set()
     for feed in _feeds(6, 40):
         names = [*outputs, *reads]
@@ -111,12 +111,12 @@ def test_the_host_has_it(name, platform, tmp_path):
         want = _run(source, feed, reads)
         for read in reads:
             assert np.abs(have[read] - want[read]).max() < 0.1 * np.abs(want[read]).max()
-        again = _run(tail.model, {n: have[n] for n in tail.reads}, outputs)
+        again = _run(tail.model, {n: have[n] for n in tail.input_names}, outputs)
         for output in outputs:
             np.testing.assert_array_equal(have[output], again[output])
         ragged.add(tuple(have[output].shape for output in outputs))
     assert len(ragged) > (name != "a branch")
-    assert {entry.node for entry in found.report.host_part} >= tail.why.keys()
+    assert {entry.node for entry in found.report.host_part} >= tail.host_reasons.keys()
     assert found.report.integer_macs == 1
     assert any(note.startswith("sizes that the data decide") for note in found.report.notes)
     assert found.report.chip_ready == (platform == "venus")
@@ -132,7 +132,7 @@ def graph_of(model):
 def test_nodes_are_told_in_the_order_of_the_graph(name):
     source = graph_of(_model(name))
     order = [str(node.name) for node in source.graph]
-    told = list(split_dynamic_tail(source).why)
+    told = list(split_dynamic_tail(source).host_reasons)
     assert told == sorted(told, key=order.index)
 
 

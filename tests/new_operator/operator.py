@@ -17,8 +17,8 @@ class SquashFormat(UnaryIntegerOp):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
 
-    def bind(self, info: KernelInfo):
-        x, o = (float(info.attrs[key]) for key in ("scale_x", "scale_o"))
+    def make_kernel(self, info: KernelInfo):
+        x, o = (float(info.attributes[key]) for key in ("scale_x", "scale_o"))
         counts = np.arange(-128, 128)
         return Squash(np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8))
 
@@ -29,10 +29,10 @@ SQUASH = SquashFormat()
 class SquashRule(Op):
     """Softsign where the chip has it."""
 
-    format = SQUASH
+    integer_op = SQUASH
     floats = (("", "Softsign"),)
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales)
+    scale_constraints = Scaling(factor_behavior="fixed", shared_scales=share_no_scales)
 
     def lower(self, node, context):
-        scales = SQUASH.scales(context.read(node, 0), context.written(node))
-        context.emit(SQUASH, node, [context.integer(node, 0)], scales)
+        scales = SQUASH.scales(context.input_qparams(node, 0), context.output_qparams(node))
+        context.emit(SQUASH, node, [context.get_integer_input(node, 0)], scales)

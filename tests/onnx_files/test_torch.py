@@ -35,7 +35,9 @@ def test_exported(path):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    "target", [target for target in PLATFORMS if target.has_packer], ids=lambda target: target.name
+)
 def test_a_recurrent_layer_with_the_batch_first(target):
     """The newer exporter reckons the sizes behind it from a tensor whose batch is on axis 1."""
     data = rand(16, 7, 6, seed=3)

@@ -17,7 +17,7 @@ from tests.nets import NETS, Net, samples
 from tests.passes.helpers import proto, rand
 
 ROWS = [target.name for target in PLATFORMS]
-CHIPS = [target.name for target in PLATFORMS if target.packs]
+CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 
 
 def head(net, x=None, channels=6):

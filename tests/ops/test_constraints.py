@@ -19,7 +19,7 @@ from tests.each import check_each
 CONSTRAINTS = [
     (op, constraint)
     for op in LOWERING_RULES
-    for constraint in dict.fromkeys(c for target in PLATFORMS for c in op.limits(target))
+    for constraint in dict.fromkeys(c for target in PLATFORMS for c in op.get_limits(target))
 ]
 
 
@@ -454,17 +454,19 @@ def test_constraint():
         for bad, value in beyond:
             assert str(constraint(bad, row)) == value
             rule, remedy = format_limit_rule(constraint, row)
-            (found,) = [v for v in op.violations(bad, row) if v.rule == rule]
+            (found,) = [v for v in op.find_violations(bad, row) if v.rule == rule]
             assert (found.value, found.tensor, found.remedy) == (value, "y", remedy)
             assert str(found) == f"{bad.op_type} {bad.name} -> y: {rule}; here {value}; {remedy}"
-            assert constraint not in op.limits(GENERIC) or constraint(bad, GENERIC) is None  # a platform without limits
+            assert (
+                constraint not in op.get_limits(GENERIC) or constraint(bad, GENERIC) is None
+            )  # a platform without limits
 
     check_each(check, CONSTRAINTS)
 
 
 def violated(op_type, where, row):
     """Return the rules that `where` breaks, up to the number in them."""
-    return [v.rule for v in next(op for op in LOWERING_RULES if op.name == op_type).violations(where, row)]
+    return [v.rule for v in next(op for op in LOWERING_RULES if op.name == op_type).find_violations(where, row)]
 
 
 def test_dilated_kernels_may_be_longer():
@@ -495,14 +497,14 @@ def test_a_line_may_be_convolved_as_an_image(kernel, dilation, fits):
 def test_unknown_sizes_break_no_limit():
     """What depends on a size that is not known is not held against the node."""
     unknown = conv(["N", 4000, "H", "W"], [4, 4000, 1, 1])
-    assert next(op for op in LOWERING_RULES if op.name == "Conv2dInt").violations(unknown, VENUS) == []
+    assert next(op for op in LOWERING_RULES if op.name == "Conv2dInt").find_violations(unknown, VENUS) == []
 
 
 def test_rules_can_be_read():
     """The docstring is the rule the user reads, filled in from the row, with a remedy."""
 
     def check(op, constraint, target):
-        if not target.runs(op.name) or target.ops[op.name].limits is None:
+        if not target.can_run(op.name) or target.ops[op.name].limits is None:
             return  # the rule is none of this row's
         rule, remedy = format_limit_rule(constraint, target)
         assert rule
@@ -514,7 +516,7 @@ def test_rules_can_be_read():
             assert "None" not in text
             assert not text.endswith(".")
 
-    chips = [target for target in PLATFORMS if target.packs]
+    chips = [target for target in PLATFORMS if target.has_packer]
     check_each(check, [(*limit, chip) for limit, chip in product(CONSTRAINTS, chips)])
 
 
@@ -539,7 +541,7 @@ def test_clip(low, high, fits):
     """A chip without Clip takes Clip(0, b) only; generic takes any."""
     attributes = {"min": float(low)} | ({} if high is None else {"max": float(high)})
     clip = node("Clip", MAP, **attributes)
-    found = Clip().violations(clip, VENUS)
+    found = Clip().find_violations(clip, VENUS)
     assert bool(found) != fits
     assert all("has no Clip" in v.rule for v in found)
-    assert Clip().violations(clip, GENERIC) == []
+    assert Clip().find_violations(clip, GENERIC) == []

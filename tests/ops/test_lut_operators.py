@@ -30,12 +30,12 @@ ROWS = {target.name: target for target in PLATFORMS}
 
 def on(*operators):
     """Return (operator, platform) for all rows that have it."""
-    return [(name, target.name) for name in operators for target in PLATFORMS if target.runs(name)]
+    return [(name, target.name) for name in operators for target in PLATFORMS if target.can_run(name)]
 
 
 def scale_of(platform, q, free):
     """Return a scale near 2^q: a power of two on chips, anything on `generic`."""
-    return 2.0**q if ROWS[platform].power_of_two else float(np.float32(free * 2.0**q))
+    return 2.0**q if ROWS[platform].needs_power_of_two_scales else float(np.float32(free * 2.0**q))
 
 
 def computed(op_type, platform, x, constants=(), **attributes):
@@ -55,7 +55,10 @@ def to_output(scale_o, ratio_from, bits=8):
 def test_curves(seed, which, q):
     """Q7 whatever the scale; the executor's faults included."""
     op_type, platform = which
-    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, LutArithmetic).reading
+    function, reading = (
+        op_type.removeprefix("iq").lower(),
+        ROWS[platform].get_arithmetic(op_type, LutArithmetic).reading,
+    )
     dtype = np.int16 if reading is TableInputRule.RIGHT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -97,7 +100,7 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
     m, s = fixed_point_multiplier(2.0**25 / scale)
-    way, triple = ROWS[platform].computes(op_type, SoftmaxArithmetic).shares.value, to_output(out, 2.0**15)
+    way, triple = ROWS[platform].get_arithmetic(op_type, SoftmaxArithmetic).shares.value, to_output(out, 2.0**15)
     want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)
     assert got[0].tolist() == want
@@ -121,7 +124,7 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     gamma = integers(
         rng,
         (count,),
-        np.int16 if ROWS[platform].computes("LayerNormInt", LayerNormArithmetic).factor_bits == 16 else np.int8,
+        np.int16 if ROWS[platform].get_arithmetic("LayerNormInt", LayerNormArithmetic).factor_bits == 16 else np.int8,
     )
     beta = rng.integers(-(2**20), 2**20, count).astype(np.int32)
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
@@ -169,6 +172,7 @@ def test_no_table_is_forgotten():
     names = {"iqSigmoid", "iqTanh", "GluInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable"}
     assert {name for name, _ in on(*names)} == names
     ways = {
-        ROWS[platform].computes(name, SoftmaxArithmetic).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
+        ROWS[platform].get_arithmetic(name, SoftmaxArithmetic).shares
+        for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
     }
     assert ways == set(SoftmaxDivision)

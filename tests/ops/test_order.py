@@ -16,7 +16,7 @@ FROZEN = json.loads((Path(__file__).parent / "order.json").read_text())
 def describe_rule(rule):
     """Name a rule by its title or its integer operator, and by the float operators that it takes."""
     floats = ", ".join(f"{domain}.{name}" if domain else name for domain, name in rule.floats)
-    return f"{rule.title or rule.format.name}: {floats}"
+    return f"{rule.composition_name or rule.integer_op.name}: {floats}"
 
 
 def test_rules_of_each_float_operator_are_in_order():

@@ -20,7 +20,7 @@ from lingeronnx.targets.luna.packer_profile import get_packer_profile
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 
-CHIPS = [target for target in PLATFORMS if target.packs]
+CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def lowered(case, row, **settings):

@@ -17,7 +17,7 @@ from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 
 ROWS = [target.name for target in PLATFORMS]
-CHIPS = [target.name for target in PLATFORMS if target.packs]
+CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 #: Written out step by step, what one chip takes and gives tells of the others as well.
 FEW = [pytest.param(name, marks=[pytest.mark.deep] if name in CHIPS[1:] else []) for name in ROWS]
 T, WIDTH, H = 4, 5, 7
@@ -99,7 +99,7 @@ def agree(model, feeds, row, least=24, **settings):
 def complete(report, row):
     """No product is left in float, and a chip's graph is ready for it."""
     assert (report.integer_macs, list(report.float_nodes)) == (1.0, [])
-    assert report.chip_ready == get_target(row).packs
+    assert report.chip_ready == get_target(row).has_packer
 
 
 def sqnr(want, have):
@@ -192,7 +192,7 @@ def test_forms(form, row):
     found = agree(model, data(model), row)
     complete(found.report, row)
     kinds = {node.op_type for node in found.graph.graph}
-    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not get_target(row).packs or "LSTM" in form)
+    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not get_target(row).has_packer or "LSTM" in form)
 
 
 # ---- time first --------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_states_in_and_out(kind, layers, direction, row):
     model = streaming(kind, layers, direction)
     found = agree(model, data(model), row)
     complete(found.report, row)
-    if not get_target(row).packs:
+    if not get_target(row).has_packer:
         name = {"LSTM": "LSTMInt", "GRU": "GRUInt"}[kind]
         nodes = [n for n in found.graph.graph if n.op_type == name]
         assert {n.inputs[2].dtype.name for n in nodes} == {"INT8"}
@@ -357,7 +357,7 @@ def test_lengths(kind, direction, states, row):
     """Steps beyond a sample's end give zeros; in integers on the generic target, on chips in float with the reason."""
     model = with_lengths(kind, direction, states)
     report = agree(model, data(model), row).report
-    if get_target(row).packs:
+    if get_target(row).has_packer:
         floats = [n for n in (*report.float_nodes, *report.host_part) if n.op_type.startswith(kind)]
         assert floats
         assert kind == "GRU" or all("sequence_lens" in node.why for node in floats)
@@ -375,7 +375,7 @@ def test_reference_operators(kind, direction):
     found = quantize(model, feeds, platform="generic", effort="fast")
     session, plain = found.session(), ReferenceEvaluator(ir.to_proto(found.graph), new_ops=reference_ops("generic"))
     for i in range(5):
-        feed = {spec.name: spec.samples(feeds[spec.name], i, i + 1) for spec in session.inputs}
+        feed = {spec.name: spec.slice_samples(feeds[spec.name], i, i + 1) for spec in session.inputs}
         for have, want in zip(session.run(None, feed), plain.run(None, feed), strict=True):
             np.testing.assert_array_equal(have, want)
 

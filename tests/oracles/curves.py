@@ -50,14 +50,14 @@ def softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale. From Q25 to Q15 as the plain class does it."""
     return [
         rescale(v, triple)
-        for v in Softmax.row([q25(v, ratio) for v in row], SoftmaxArithmetic(shares=SoftmaxDivision(way)))
+        for v in Softmax.compute_row([q25(v, ratio) for v in row], SoftmaxArithmetic(shares=SoftmaxDivision(way)))
     ]
 
 
 def log_softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale."""
     how = SoftmaxArithmetic(shares=SoftmaxDivision(way))
-    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], how)]
+    return [rescale(v, triple) for v in LogSoftmax.compute_row([q25(v, ratio) for v in row], how)]
 
 
 def layer_norm(row, gamma, beta, epsilon, fraction, triple):

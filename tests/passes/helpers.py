@@ -75,7 +75,7 @@ def reasons(run, model):
     """Run a pass, which must refuse wherever it might act; return its reasons as "node: why"."""
     answer = run(model)
     assert answer.changes == 0
-    return [f"{reason.kind} {reason.name}: {reason.why}" for reason in answer.reasons]
+    return [f"{reason.kind} {reason.name}: {reason.explanation}" for reason in answer.skip_reasons]
 
 
 def check_pass_fires(model, run, count, left, *, atol, trace=True):

@@ -54,14 +54,14 @@ def test_a_line():
 def test_what_is_none_stays(attributes, why):
     model = graph(text(attributes, 4), w=rand(4, 2, 3, 3), b=rand(4))
     check_pass_leaves_alone(model, convert_unit_stride_conv_transpose)
-    assert [reason.why for reason in convert_unit_stride_conv_transpose(model).reasons] == [why]
+    assert [reason.explanation for reason in convert_unit_stride_conv_transpose(model).skip_reasons] == [why]
 
 
 def test_a_computed_weight_stays():
     model = graph(
         "g (float[N,4,6,6] x, float[4,2,3,3] w) => (float[N,4,M,K] y) { y = ConvTranspose<group: int = 2>(x, w) }"
     )
-    assert [reason.why for reason in convert_unit_stride_conv_transpose(model).reasons] == [
+    assert [reason.explanation for reason in convert_unit_stride_conv_transpose(model).skip_reasons] == [
         "its weight is computed at run time"
     ]
     assert ops(model) == ["ConvTranspose"]

@@ -103,11 +103,11 @@ ARRAYS = {
 
 def test_what_leaves_nothing_is_declared():
     """These raise an error of the user's, or change all that they are made for; all others give reasons."""
-    assert {name for name, step in EVERY.items() if step.complete} == COMPLETE
+    assert {name for name, step in EVERY.items() if step.handles_all} == COMPLETE
     for name, step in EVERY.items():
-        assert ("Reason(" in inspect.getsource(inspect.getmodule(step.run))) or step.complete, name
+        assert ("Reason(" in inspect.getsource(inspect.getmodule(step.run))) or step.handles_all, name
         assert inspect.get_annotations(step.run, eval_str=True)["return"] in (
-            (int,) if step.complete else (PassResult,)
+            (int,) if step.handles_all else (PassResult,)
         )
 
 
@@ -127,8 +127,8 @@ def test_the_reason_holds_the_node(name):
         run_passes([EVERY[each] for each in ("recurrent", "layout")], model)
     seen = PassLog()
     run_passes([EVERY[name]], model, seen)
-    found = [reason for reason in seen.last_reasons() if ir.base_op_type(reason.node) == kind]
-    assert found, seen.reasons()
+    found = [reason for reason in seen.get_skip_reasons() if ir.base_op_type(reason.node) == kind]
+    assert found, seen.format_skip_reasons()
     assert all(any(reason.node is node for node in model.graph) for reason in found)
     assert str(found[0]).startswith(f"{found[0].node.op_type} {found[0].node.name} stays: ")
 
@@ -140,11 +140,11 @@ SQUARE = "g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"
     ("step", "said"),
     (
         (
-            Pass("p", lambda model: 0, left=match_op_types("Relu")),
+            Pass("p", lambda model: 0, is_candidate=match_op_types("Relu")),
             "a reason for each node it leaves: Relu Relu_y has none",
         ),
         (
-            Pass("p", lambda m: PassResult(0, [SkipReason(m.graph[0], "so")]), complete=True),
+            Pass("p", lambda m: PassResult(0, [SkipReason(m.graph[0], "so")]), handles_all=True),
             "no node to be left: Relu Relu_y",
         ),
     ),

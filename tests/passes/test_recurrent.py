@@ -62,7 +62,7 @@ BODIES = {  # what is read of one direction
 def normalised(graph, feed):
     """Return `graph` as `quantize` normalises it."""
     copy, _ = run_entry_passes(graph)
-    resolve_control_flow(copy, {spec.name: spec.samples(feed[spec.name], 0, 1) for spec in get_input_specs(copy)})
+    resolve_control_flow(copy, {spec.name: spec.slice_samples(feed[spec.name], 0, 1) for spec in get_input_specs(copy)})
     normalize(copy)
     return copy
 

@@ -69,9 +69,9 @@ def test_functions_and_inputs_are_checked():
     body = onnx.parser.parse_function('<domain: "other", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }')
     made.functions.append(body)
     made.opset_import.append(onnx.helper.make_opsetid("other", 1))
-    assert FUNCTIONS_INLINED.broken(ir.from_proto(made)) == "function Twice is not inlined"
+    assert FUNCTIONS_INLINED.find_violation(ir.from_proto(made)) == "function Twice is not inlined"
     old = proto("g (float[N,2] x, float[2] k) => (float[N,2] y) { y = Mul(x, k) }", k=rand(2))
-    assert CONSTANTS_LIFTED.broken(ir.from_proto(old)) == "initializer 'k' is a graph input"
+    assert CONSTANTS_LIFTED.find_violation(ir.from_proto(old)) == "initializer 'k' is a graph input"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_functions_and_inputs_are_checked():
 )
 def test_requirements_hold_where_they_should(need):
     """On a graph without functions, constants as nodes, subgraphs and unknown shapes."""
-    assert need.broken(graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")) is None
+    assert need.find_violation(graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")) is None
 
 
 def test_every_pass_says_what_it_needs():
@@ -109,7 +109,7 @@ def test_answers_reach_the_watcher():
     seen = PassLog()
     assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {"a": 3, "b": 0}
     assert [(s.name, s.changes) for s in seen.steps] == [("a", 2), ("b", 0), ("a", 1)]
-    assert seen.reasons() == ["b: Relu Relu_y stays: so"]
+    assert seen.format_skip_reasons() == ["b: Relu Relu_y stays: so"]
     assert list(seen.steps[1].lines()) == ["b: 0 changes", "  Relu Relu_y stays: so"]
 
 
@@ -118,7 +118,7 @@ def test_only_the_last_reason_counts():
     seen = PassLog()
     model = graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
     run_passes((Pass("a", lambda m: PassResult(0, (SkipReason(None, "w"),))), Pass("a", lambda m: 1)), model, seen)
-    assert seen.reasons() == []
+    assert seen.format_skip_reasons() == []
 
 
 def test_the_dump(tmp_path):

@@ -176,7 +176,7 @@ def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
         second(output_dtype="int8", y_scale=step, y_zero_point=zero - 128),
     )
     for body in bodies:
-        (grid,) = read_plan(written(folder, body)).on(model).activations.values()
+        (grid,) = read_plan(written(folder, body)).resolve_for(model).activations.values()
         real = np.arange(256.0) * step - zero * step  # what the 256 integers stand for
         assert grid.ends == pytest.approx((real[0], real[-1]), rel=1e-6, abs=1e-9)
         assert (grid.bits, grid.signed_zero) == (8, zero - 128)
@@ -185,7 +185,7 @@ def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
 def test_integers_around_zero_without_the_lowest(tmp_path):
     """A strictly symmetric grid has offset -127 in the older versions: 0 is still 0."""
     body = {"version": "0.6.1", "activation_encodings": {"x": [zeroth(0.5, -127)]}, "param_encodings": {}}
-    assert read_plan(written(tmp_path, body)).on(ir.load(MODEL)).activations["x"].shifted == 0
+    assert read_plan(written(tmp_path, body)).resolve_for(ir.load(MODEL)).activations["x"].shifted == 0
 
 
 def test_what_is_refused_is_named_with_its_reason(tmp_path):
@@ -230,7 +230,7 @@ def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path
         others = [{"name": name, "output_dtype": "int8", "y_scale": 0.03} for name in ("x", "c")]
         path = written(tmp_path, {"version": "2.0.0", "encodings": [entry, *others]})
         made = lo.quantize(tmp_path / "m.onnx", feed, platform="generic", plan=read_plan(path))
-        (weight,) = [one for one in made.report.taken if one.sqnr is None and one.lost is None]
+        (weight,) = [one for one in made.report.taken if one.sqnr is None and one.bits_lost is None]
         assert weight.held.scales == pytest.approx(127 / (np.abs(w).max(axis=(1, 2, 3)) * g), rel=1e-4)
         assert list(made.report.refused) == ["c"]  # between the two
         assert "no integers of its own" in made.report.refused["c"]
@@ -246,8 +246,8 @@ def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path
     ),
 )
 def test_what_ppq_has_no_fixed_integers_for(tmp_path, changes, word):
-    made = read_plan(written(tmp_path, ppq(x=(0.05, {}), r=(0.05, changes)))).on(ir.load(MODEL))
-    assert word in made.refused["r"]
+    made = read_plan(written(tmp_path, ppq(x=(0.05, {}), r=(0.05, changes)))).resolve_for(ir.load(MODEL))
+    assert word in made.rejected["r"]
     assert set(made.activations) == {"x"}
 
 
@@ -316,7 +316,7 @@ def test_damage_at_random(tmp_path, name):
         holder[key] = [None, -1, 0, "x", [], {}, 1e30, True][rng.integers(8)]
         path, told = written(tmp_path, body), ""
         try:
-            read_plan(path).on(ir.load(MODEL))
+            read_plan(path).resolve_for(ir.load(MODEL))
         except LingerOnnxError as error:
             told = str(error)
         assert "\n" not in told

@@ -32,7 +32,7 @@ def test_kept_files(name, kept):
     feed = {"x": np.random.default_rng(0).normal(size=(16, *session.get_inputs()[0].shape[1:])).astype(np.float32)}
     want = session.run(None, feed)[0]
     made = lo.quantize(path, feed, platform="generic", effort="fast")
-    assert sum(taken.lost is None and taken.kept for taken in made.report.taken) == kept
+    assert sum(taken.bits_lost is None and taken.kept for taken in made.report.taken) == kept
     assert noise(want, made.session().run(None, feed)[0]) < 0.02
     chip = lo.quantize(path, feed, platform="venus", effort="fast")
     assert chip.report.chip_ready
@@ -48,7 +48,7 @@ def test_nncf(tmp_path):
     onnx.save(nncf.quantize(ir.to_proto(graph), data, subset_size=len(feeds["x"])), tmp_path / "q.onnx")
     want = ort.InferenceSession(tmp_path / "q.onnx").run(None, feeds)[0]
     made = lo.quantize(tmp_path / "q.onnx", feeds, platform="generic")
-    assert all(taken.kept for taken in made.report.taken if taken.lost is None)
+    assert all(taken.kept for taken in made.report.taken if taken.bits_lost is None)
     assert noise(want, made.session().run(None, feeds)[0]) < 0.02
 
 
@@ -70,7 +70,7 @@ def test_pt2e(tmp_path):
     converted = convert_pt2e(prepared)
     torch.onnx.export(converted, (x,), dynamo=True, verbose=False).save(tmp_path / "q.onnx")
     made = lo.quantize(tmp_path / "q.onnx", x.numpy(), platform="generic")
-    assert sum(taken.lost is None and taken.kept for taken in made.report.taken) == 2
+    assert sum(taken.bits_lost is None and taken.kept for taken in made.report.taken) == 2
     assert noise(converted(x).detach().numpy(), made(x.numpy())) < 0.02
 
 

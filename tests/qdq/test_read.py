@@ -92,7 +92,7 @@ def test_what_onnxruntime_quantized(net, settings, tmp_path):
     assert noise < 0.01
     made = lo.quantize(path, platform="generic")
     assert made.plan.mode == "max-value"
-    assert all(taken.kept for taken in made.report.taken if taken.sqnr is not None or taken.lost is None)
+    assert all(taken.kept for taken in made.report.taken if taken.sqnr is not None or taken.bits_lost is None)
     got = made.session().run([name], feeds)[0]
     assert ((got - want) ** 2).mean() / (want**2).mean() < 0.02
 
@@ -132,12 +132,12 @@ def test_a_chip_takes_powers_of_two(tmp_path):
     assert made.report.chip_ready
     assert all(q.power_of_two for q in made.plan.tensors.values())
     taken = {t.tensor: t for t in made.report.taken}
-    moved = [t for t in taken.values() if t.lost is not None and not t.kept]
+    moved = [t for t in taken.values() if t.bits_lost is not None and not t.kept]
     assert moved
     for one in moved:
-        assert one.lost == pytest.approx(np.log2(one.scale / one.held.scale), abs=1e-6)
+        assert one.bits_lost == pytest.approx(np.log2(one.scale / one.held.scale), abs=1e-6)
         assert any(f"'{one.tensor}': scale" in note for note in made.report.notes)
-    weights = [t for t in taken.values() if t.lost is None]
+    weights = [t for t in taken.values() if t.bits_lost is None]
     assert weights
     assert all(t.sqnr > 25 for t in weights)
     body = made.report.to_dict()["scales_taken"]

@@ -35,7 +35,7 @@ def integers(proto, feeds, names, optimized):
 
 def counts(made, found, feeds):
     """The largest difference of each tensor, each operator given the same integers."""
-    return {row.tensor: row.worst for row in measure_differences(made, found, feeds)}
+    return {row.tensor: row.max_steps for row in measure_differences(made, found, feeds)}
 
 
 @pytest.mark.sweep
@@ -113,11 +113,11 @@ def test_what_is_real_between_is_named(name, between):
     with np.load("models/digits_test.npz") as data:
         feed = {"input": data["input"][:64]}
     rows = measure_differences(made.graph, write_qdq(made.graph), feed)
-    assert {row.operator for row in rows if row.between} <= between
+    assert {row.operator for row in rows if row.computes_in_float} <= between
     assert max(row.mean for row in rows) < 0.5  # a step that went another way goes on from there: the worst is more
-    assert max(row.worst for row in rows if not row.between) <= 1
+    assert max(row.max_steps for row in rows if not row.computes_in_float) <= 1
     notes = lo.convert(made.graph, "qdq").notes
-    for operator in {row.operator for row in rows if row.between}:
+    for operator in {row.operator for row in rows if row.computes_in_float}:
         assert any(operator in note and "real numbers" in note and "counts" in note for note in notes)
 
 
@@ -147,8 +147,8 @@ def test_tables():
     kinds = {node.op_type for node in found.graph.graph}
     assert {"Softsign", "Gather"} <= kinds
     rows = {row.tensor: row for row in measure_differences(made, found, samples(made))}
-    assert rows[b].worst == 0
-    assert rows[a].worst <= 1
+    assert rows[b].max_steps == 0
+    assert rows[a].max_steps <= 1
 
 
 def test_operators_of_vendors():

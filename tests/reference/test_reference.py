@@ -189,7 +189,7 @@ def array(*shape, dtype=np.int8, low=-128, high=127):
 
 def single(op_type, inputs, constants=(), domain="thinker", platform="venus", outputs=1, **attributes):
     """Return a graph of one node on integer inputs; behind an idle integer node where it is one of ONNX's own."""
-    chip = next(target for target in PLATFORMS if target.name == platform).power_of_two
+    chip = next(target for target in PLATFORMS if target.name == platform).needs_power_of_two_scales
     extra = {"platform": platform} if chip else {}
     given = [f"x{i}" for i in range(len(inputs))]
     names = [*given, *(f"k{i}" if c is not None else "" for i, c in enumerate(constants))]
@@ -234,7 +234,7 @@ def agrees(op_type, inputs, constants=(), platform="venus", **attributes):
 
 def scales(platform, *powers):
     """Return scales: powers of two for chips, 1.37 times as large for those that take any."""
-    factor = 1.0 if next(target for target in PLATFORMS if target.name == platform).power_of_two else 1.37
+    factor = 1.0 if next(target for target in PLATFORMS if target.name == platform).needs_power_of_two_scales else 1.37
     return [factor * 2.0**q for q in powers]
 
 
@@ -326,7 +326,7 @@ def test_requant(q_o, bits, platform):
     agrees("Requant", [every], (), platform, scale_x=x, scale_o=o, data_bits=8, o_bits=bits)
 
 
-@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS if target.runs("iqDiv")])
+@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS if target.can_run("iqDiv")])
 @pytest.mark.parametrize("q_o", (2, 4, 9))
 def test_division(q_o, platform):
     """The NPU's quotients, by zero too."""
@@ -350,7 +350,7 @@ def test_vendor_forms():
 
 def reads_wide(platform, op_type):
     """Whether the platform's table takes int16."""
-    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, LutArithmetic)
+    how = next(target for target in PLATFORMS if target.name == platform).get_arithmetic(op_type, LutArithmetic)
     return how is not None and how.reading is TableInputRule.RIGHT_ONLY
 
 

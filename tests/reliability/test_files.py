@@ -78,9 +78,9 @@ def test_a_dump_leaves_other_files(quant: CommandFolder) -> None:
     (dump / "mine").mkdir(parents=True)
     (dump / "mine" / "note.txt").write_text("note")
     run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--dump", "dump", "-o", "dump/out.npz")
-    quant.good(*run)
+    quant.run_ok(*run)
     first = quant.files()
-    quant.good(*run, "--taps", "y")
+    quant.run_ok(*run, "--taps", "y")
     assert (dump / "mine" / "note.txt").read_text() == "note"
     assert (dump / "out.npz").is_file()
     left = {name for name in quant.files() if name.startswith("dump/0")}
@@ -119,7 +119,7 @@ def test_links_stay_links(quant: CommandFolder) -> None:
     for name, target in (("a.onnx", "far/a.onnx"), ("b.onnx", "far/b.onnx"), ("c.onnx", "c.onnx")):
         Path(name).symlink_to(target)
     for name in ("a.onnx", "b.onnx"):
-        quant.good("convert", "tiny_quant.onnx", "--to", "qdq", "-o", name)
+        quant.run_ok("convert", "tiny_quant.onnx", "--to", "qdq", "-o", name)
         assert Path(name).is_symlink()
         assert onnx.load(f"far/{name}").graph.node
     result = quant("convert", "tiny_quant.onnx", "--to", "qdq", "-o", "c.onnx")
@@ -165,9 +165,9 @@ def test_verify_takes_golden_inputs_of_any_name(here: CommandFolder, name: str) 
     model.graph.input[0].name = model.graph.node[0].input[0] = name
     onnx.save(model, "named.onnx")
     np.save("data.npy", samples(4))
-    here.good("deploy", "named.onnx", "--calib", "data.npy", "-o", "board")
+    here.run_ok("deploy", "named.onnx", "--calib", "data.npy", "-o", "board")
     chip, golden = "board/named_quant_chip.onnx", "board/golden/0"
-    here.good("verify", chip, "--input", f"{golden}/input.npz", "--device-dump", f"{golden}/data")
+    here.run_ok("verify", chip, "--input", f"{golden}/input.npz", "--device-dump", f"{golden}/data")
     line = next(line for line in Path("board/README.md").read_text().splitlines() if line.startswith("| input 0"))
     assert line.replace("&#124;", "").count("|") == 7
 

@@ -128,7 +128,7 @@ def test_call(tmp_path):
     shutil.copy(FOLDER / "missing_at_output.onnx", path)
     fixed = lo.fix_dequant(path, check=True)
     assert fixed.changed
-    assert fixed.checked.error is None
+    assert fixed.trial_run.error is None
     assert fixed.save() == tmp_path / "legacy_fix.onnx"
     assert not lo.fix_dequant(fixed.save()).changed
     shutil.copy(FOLDER / "dangling_ambiguous.onnx", path)

@@ -51,9 +51,9 @@ def main(words=None):
                 print(f"{done.total()} cases, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
         process_pool.run(cases, asked.processes, ended, until, asked.nice)
-    if asked.keep and not asked.corpus:
+    if asked.keep_best and not asked.corpus:
         for way, names in failed.items():
-            _keep(way, min(names, key=lambda name: len(make(*name).packed())), asked.keep)
+            _keep(way, min(names, key=lambda name: len(make(*name).packed())), asked.keep_best)
     _print(done, failed, time.monotonic() - start)
     return int(bool(failed))
 

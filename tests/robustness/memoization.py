@@ -42,8 +42,8 @@ def _layer(layer):
     for arrays in (layer.inputs, layer.constants):
         for name, array in arrays.items():
             digest.update(repr((name, array.dtype.str, array.shape)).encode() + array.tobytes())
-    opsets = [(opset.domain, opset.version) for opset in layer.like.opset_import]
-    digest.update(repr((layer.output, layer.platform, layer.like.ir_version, opsets)).encode())
+    opsets = [(opset.domain, opset.version) for opset in layer.source_model.opset_import]
+    digest.update(repr((layer.output, layer.platform, layer.source_model.ir_version, opsets)).encode())
     return digest.digest()
 
 

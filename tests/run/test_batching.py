@@ -127,21 +127,21 @@ def test_any_batch_gives_the_same_numbers(kind):
 @pytest.mark.parametrize(
     ("kind", "shape", "how"),
     (
-        ("Relu", (7,), Batching.AS_THEY_COME),
-        ("Softmax", (7,), Batching.AS_THEY_COME),
-        ("Softplus", (4, 8), Batching.AS_THEY_COME),
-        ("Softplus", (7,), Batching.FLAT),
-        ("a function of each channel", (7,), Batching.FILLED),
-        ("a function of each channel", (700, 7), Batching.ABREAST),
-        ("a function of a part", (16,), Batching.FILLED),
-        ("InstanceNormalization", (4, 16), Batching.AS_THEY_COME),
+        ("Relu", (7,), Batching.ANY_BATCH),
+        ("Softmax", (7,), Batching.ANY_BATCH),
+        ("Softplus", (4, 8), Batching.ANY_BATCH),
+        ("Softplus", (7,), Batching.FLATTENED),
+        ("a function of each channel", (7,), Batching.PADDED),
+        ("a function of each channel", (700, 7), Batching.PARALLEL),
+        ("a function of a part", (16,), Batching.PADDED),
+        ("InstanceNormalization", (4, 16), Batching.ANY_BATCH),
         ("InstanceNormalization", (4, 15), Batching.REPEATED),
         ("InstanceNormalization", (8, 7, 7), Batching.REPEATED),
-        ("InstanceNormalization", (3, 5, 5), Batching.ABREAST),
-        ("a norm and a function", (4, 15), Batching.ABREAST),
-        ("ReduceMean", (4, 16), Batching.ABREAST),
-        ("ReduceMean", (4, 16384), Batching.ALONE),
-        ("MatMul", (4, 16), Batching.ABREAST),
+        ("InstanceNormalization", (3, 5, 5), Batching.PARALLEL),
+        ("a norm and a function", (4, 15), Batching.PARALLEL),
+        ("ReduceMean", (4, 16), Batching.PARALLEL),
+        ("ReduceMean", (4, 16384), Batching.SINGLE),
+        ("MatMul", (4, 16), Batching.PARALLEL),
     ),
 )
 def test_how_samples_are_run(kind, shape, how):
@@ -161,7 +161,7 @@ def test_repeated_samples_have_the_bits_of_a_sample_alone(kind):
         if fallback is None or fallback._batching is not Batching.REPEATED:
             continue
         tried += 1
-        alone = [fallback.together(split_aligned(x[i : i + 1]))[0] for i in range(COUNT)]
+        alone = [fallback.run_batch(split_aligned(x[i : i + 1]))[0] for i in range(COUNT)]
         assert fallback(x)[0].tobytes() == np.concatenate(alone).tobytes(), shape
     assert tried > 3
 

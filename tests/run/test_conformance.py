@@ -35,7 +35,7 @@ KNOWN = {name for form in INTEGER_OPS for name in form.names} | {"Constant"}
 CASES = [
     case
     for case in json.loads((LUNA / "index.json").read_text())["cases"]
-    if case["platform"] in {target.name for target in PLATFORMS if target.packs}
+    if case["platform"] in {target.name for target in PLATFORMS if target.has_packer}
 ]
 
 

@@ -134,10 +134,10 @@ def test_read_again():
     """Files, arrays, lists and functions can be read twice; a generator once, and says so."""
     for source in (X, [X], lambda: iter([X])):
         data = Data(source, ONE)
-        assert data.rereadable
+        assert data.is_rereadable
         assert len(gathered(data)[0]["image"]) == len(gathered(data)[0]["image"]) == 7
     data = Data((x[None] for x in X), ONE)
-    assert not data.rereadable
+    assert not data.is_rereadable
     assert len(gathered(data)[0]["image"]) == 7
     with pytest.raises(DataError, match="a generator can be read once only; pass a list or a function"):
         gathered(data)

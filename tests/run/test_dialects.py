@@ -29,14 +29,14 @@ def test_a_graph_is_of_the_third_where_all_names_are():
 def test_the_default_follows_the_graph_and_a_name_goes_before_it(op, domain):
     model = graph((domain, op))
     trains = detect_dialect(model) == 3
-    assert bool(ArithmeticSide.of(model, VENUS, None).dialect) == trains
-    assert ArithmeticSide.of(model, VENUS, "executor").dialect == 0
-    assert ArithmeticSide.of(model, VENUS, "training").dialect == detect_dialect(model)
+    assert bool(ArithmeticSide.resolve(model, VENUS, None).dialect) == trains
+    assert ArithmeticSide.resolve(model, VENUS, "executor").dialect == 0
+    assert ArithmeticSide.resolve(model, VENUS, "training").dialect == detect_dialect(model)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
     with pytest.raises(ConfigError) as told:
-        ArithmeticSide.of(graph(("", "Relu")), VENUS, "train")
+        ArithmeticSide.resolve(graph(("", "Relu")), VENUS, "train")
     assert all(name in str(told.value) for name in ARITHMETICS)
 
 
@@ -44,7 +44,7 @@ def test_the_executors_arithmetic_is_the_platforms_and_what_it_lacks_is_named():
     node = next(iter(graph(("thinker", "iqAdd")).graph))
     side = ArithmeticSide(VENUS)
     for form in INTEGER_OPS:
-        held = VENUS.arithmetic(form.name)
+        held = VENUS.find_arithmetic(form.name)
         if held is not None:
             assert side.arithmetic(form, node) is held
             continue

@@ -81,7 +81,7 @@ def test_sequences_whose_channels_have_factors_of_their_own():
     made = lo.quantize(model, data, platform="venus")
     found = lo.compare(model, made, data)
     row = found.join.rows["a"]
-    assert len(row.held.factor) == len(row.channels.reach) == 12
+    assert len(row.held.factor) == len(row.channels.max_abs) == 12
     assert not {f.kind for f in found.findings} & BROKEN
 
 
@@ -186,7 +186,7 @@ def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
     assert load_fixed_inputs(Session(pair[1]).model) == {"gain": [0.5]}
     found = lo.compare(*pair, data)
     assert found.findings == [] or not {f.kind for f in found.findings} & BROKEN
-    assert min(row.pair.sqnr for row in found.join.rows.values()) > 30
+    assert min(row.arrived.sqnr for row in found.join.rows.values()) > 30
     assert is_made_from(Session(pair[1]).model, found.join.base.graph)
     assert lo.evaluate(pair[1], data, baseline=pair[0]).value > 30
     assert lo.find_bad_case(*pair, data, metric="SQNR").samples == 32

@@ -83,7 +83,7 @@ def test_parts_compute_what_the_whole_does(build, platform):
     result = quantized(model, platform=platform, parts=1, effort="fast")
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert len(parts.chip) == 2
-    assert parts.host
+    assert parts.host_parts
     assert [p.name for p in parts.parts if p.chip] == ["chip1", "chip2"]
 
 
@@ -168,7 +168,7 @@ def test_a_graph_with_control_flow_in_the_middle():
     result = quantized(model, platform="venus", parts=1, effort="fast")
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert parts.chip
-    assert parts.host
+    assert parts.host_parts
 
 
 @pytest.mark.parametrize("platform", CHIPS)
@@ -221,13 +221,13 @@ def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
     result = quantize(model, samples(model, 4), platform=platform, effort="fast")
     first = len(asked)
     assert first > 0
-    parts = split_into_parts(result.platform.named(result.graph), result.platform)
+    parts = split_into_parts(result.platform.with_safe_names(result.graph), result.platform)
     told = [part.choice for part in parts.chip]
     assert len(asked) == first  # the report asked for the same
     assert len(told) > 1
     monkeypatch.setattr(selection, "_CACHE", ResultCache())
     for part, one in zip(parts.chip, told, strict=True):
-        again = result.platform.verdict(part.graph)
-        assert (again.words, again.verdict.findings) == (one.words, one.verdict.findings)
-        assert part.under(one.words).verdict.cost == one.verdict.cost
+        again = result.platform.evaluate_packing(part.graph)
+        assert (again.argv, again.verdict.findings) == (one.argv, one.verdict.findings)
+        assert part.choice_for_arguments(one.argv).verdict.cost == one.verdict.cost
         assert part.choice is one

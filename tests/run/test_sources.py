@@ -106,9 +106,9 @@ def test_onnxruntime_reader():
 def test_peek_joins_items(make):
     """Looking at the first samples goes beyond the first item and uses nothing up."""
     data = Data(make(), SPEC)
-    np.testing.assert_array_equal(next(data.peek(7))[0]["x"], X[:7])
+    np.testing.assert_array_equal(next(data.peek_batch(7))[0]["x"], X[:7])
     np.testing.assert_array_equal(data.first()["x"], X[:1])
-    np.testing.assert_array_equal(next(data.peek(99))[0]["x"], X)
+    np.testing.assert_array_equal(next(data.peek_batch(99))[0]["x"], X)
     np.testing.assert_array_equal(np.concatenate([feeds["x"] for feeds, _ in data.batches(3)]), X)
 
 
@@ -142,7 +142,7 @@ def test_first_samples_are_read_again_where_they_are_large():
 def test_peek_stops_at_another_size():
     spec = [InputSpec("x", (None, None), np.dtype(np.float32))]
     items = [np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32), np.zeros((1, 3), np.float32)]
-    assert next(Data(items, spec).peek(9))[0]["x"].shape == (3, 2)
+    assert next(Data(items, spec).peek_batch(9))[0]["x"].shape == (3, 2)
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------

@@ -43,5 +43,5 @@ def test_stages_read_only_what_earlier_ones_hand_on(monkeypatch):
     for stage, group in zip(model_stages.split_into_stages(proto, groups, types), groups, strict=True):
         assert set(stage.inputs) <= there
         assert list(stage.outputs) == group
-        there |= {*stage.outputs, *stage.border}
+        there |= {*stage.outputs, *stage.handed_on}
     assert there >= set(names)

@@ -88,7 +88,7 @@ def test_unrolled():
     calls = [{"x": inputs[0]}, {"x": inputs[1]}, {"x": inputs[2], "h": start}, {"x": inputs[0][:1]}]
     found = unroll_calls(model, calls, STATES["GRU"])
     (feeds,) = found.items
-    assert (found.number, found.held) == (4, False)
+    assert (found.call_count, found.held) == (4, False)
     assert {name: array.shape for name, array in feeds.items()} == {"x": (7, T, WIDTH), "h": (1, 7, H)}
     ends = float_outputs(model, {"x": inputs[0], "h": np.zeros((1, 2, H), np.float32)})["h_out"]
     np.testing.assert_array_equal(feeds["h"][:, :2], 0 * start)
@@ -104,12 +104,14 @@ def test_measured_on_calls_that_tell(silent):
     model = streaming("GRU")
     inputs = [x * (0.0 if number >= silent else 1.0) for number, x in enumerate(chunks(1, 60))]
     found = unroll_calls(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold_out=True)
-    first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.again[0]["x"]))
-    assert all(np.array_equal(a["x"], b) for a, b in zip(found.again, inputs[first : first + 12], strict=True))
+    first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.evaluation_calls[0]["x"]))
+    assert all(
+        np.array_equal(a["x"], b) for a, b in zip(found.evaluation_calls, inputs[first : first + 12], strict=True)
+    )
     assert first == 48 if silent == 60 else 30 <= first < 48 - 4
     rest = np.concatenate([*inputs[:first], *inputs[first + 12 :]])
     np.testing.assert_array_equal(found.items[0]["x"], rest)
-    assert (found.number, found.held) == (60, True)
+    assert (found.call_count, found.held) == (60, True)
 
 
 def test_the_loudness_of_calls():
@@ -136,8 +138,8 @@ def test_calls_without_an_end(monkeypatch):
 
     with pytest.raises(DataError, match="5 samples were read and no end is known; say how many with --limit"):
         unroll_calls(model, endless, STATES["GRU"])
-    assert unroll_calls(model, endless, STATES["GRU"], limit=8).number == 4
-    assert unroll_calls(model, [{"x": x}] * 6, STATES["GRU"], limit=8).number == 6
+    assert unroll_calls(model, endless, STATES["GRU"], limit=8).call_count == 4
+    assert unroll_calls(model, [{"x": x}] * 6, STATES["GRU"], limit=8).call_count == 6
     made = quantize(model, endless, platform="generic", state=STATES["GRU"], limit=8, effort="fast")
     assert "states are fed back over 4 calls" in made.report.notes
 

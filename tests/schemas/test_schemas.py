@@ -122,8 +122,8 @@ def test_every_operator_has_a_schema():
             held = schema.attributes[attr.name]
             if form.domain != SCHEMA_DOMAIN:
                 continue  # the standard's own word on what is required
-            assert held.required == attr.required, f"{form.name} {attr.name}"
-            if not attr.required and attr.default is not None:
+            assert held.required == attr.is_required, f"{form.name} {attr.name}"
+            if not attr.is_required and attr.default is not None:
                 default = helper.get_attribute_value(held.default_value)
                 assert (default.decode() if isinstance(default, bytes) else default) == pytest.approx(attr.default)
 

@@ -28,10 +28,10 @@ def test_the_choice_fits_and_has_half_of_what_is_possible(pairs, room):
     """Oracle: all subsets (at most 128)."""
     layers = layers_of(pairs)
     chosen = choose_layers_to_widen(layers, room)
-    assert sum(layer.bytes for layer in chosen) <= room
+    assert sum(layer.extra_bytes for layer in chosen) <= room
     assert len({layer.selector for layer in chosen}) == len(chosen)
     subsets = itertools.chain.from_iterable(itertools.combinations(layers, n) for n in range(len(layers) + 1))
-    best = max(sum(each.gain for each in some) for some in subsets if sum(each.bytes for each in some) <= room)
+    best = max(sum(each.gain for each in some) for some in subsets if sum(each.extra_bytes for each in some) <= room)
     assert sum(layer.gain for layer in chosen) >= best / 2 * (1 - 1e-9)
 
 
@@ -43,7 +43,7 @@ def test_what_is_tried_closes_in_on_the_limit(pairs, limit, fixed, extra):
 
     def cost(names):
         return fixed + sum(
-            layer.bytes + more for layer, more in zip(layers, extra, strict=False) if layer.selector in names
+            layer.extra_bytes + more for layer, more in zip(layers, extra, strict=False) if layer.selector in names
         )
 
     def tried(mix):
@@ -57,7 +57,7 @@ def test_what_is_tried_closes_in_on_the_limit(pairs, limit, fixed, extra):
     assert bool(kept) == (fixed <= limit)
     if kept and not any(extra):
         left = limit - max(tries[names] for names in kept)
-        rest = [layer.bytes for layer in layers if not any(layer.selector in names for names in kept)]
+        rest = [layer.extra_bytes for layer in layers if not any(layer.selector in names for names in kept)]
         assert all(size > left for size in rest)
 
 

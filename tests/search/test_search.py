@@ -71,9 +71,9 @@ def test_groups_keep_what_shares_a_scale_together(name):
         for layer in group.layers
         for tensor in layer.activation.tensors
     }
-    for shared_scale in group_shared_scales(planned.parts, planned.target):
+    for shared_scale in group_shared_scales(planned.partition, planned.target):
         assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
-    assert sum(group.share for group in found) == pytest.approx(1)
+    assert sum(group.mac_share for group in found) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("platform", ("generic", "venus"))
@@ -100,12 +100,12 @@ def test_attempts_are_options_of_quantize():
     net, images = three_layers(), data(three_layers())
     base = base_of(net, platform="generic", weight_bits=4)
     result, found = search(base, Goal(min_sqnr=24.0))
-    chosen = found.chosen.attempt
+    chosen = found.best.attempt
     assert chosen.wide
     again = api.quantize(
-        net, images, platform="generic", weight_bits=4, effort=chosen.effort, overrides=chosen.settings(found.target)
+        net, images, platform="generic", weight_bits=4, effort=chosen.effort, overrides=chosen.overrides(found.target)
     )
-    assert found.chosen.met
+    assert found.best.meets_goal
     first, second = (made.session().run(None, {"x": images}) for made in (result, again))
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -134,10 +134,10 @@ def test_the_cheapest_that_meets_is_chosen():
     """Of a rung, the attempt just below the chosen one was made and does not meet the wish."""
     base = base_of(nets.branches(), platform="generic", weight_bits=4)
     result, found = search(base, Goal(min_sqnr=24.0))
-    assert found.chosen.met
-    assert found.chosen.cost is not None
-    met = [trial for trial in found.trials if trial.met]
-    assert min(trial.cost.work for trial in met) == found.chosen.cost.work
+    assert found.best.meets_goal
+    assert found.best.cost is not None
+    met = [trial for trial in found.trials if trial.meets_goal]
+    assert min(trial.cost.work for trial in met) == found.best.cost.work
     assert result.report.search["met"]
     assert not any("wish" in line for line in result.report.warnings)
     worst = min(values["sqnr"] for values in result.report.outputs.values())
@@ -166,7 +166,7 @@ def test_a_chip_gets_outputs_in_32_bits():
 def test_met_at_once_makes_one_attempt():
     base = base_of(nets.plain(), platform="venus")
     _, found = search(base, Goal(min_sqnr=-50.0))
-    assert (len(found.trials), found.stopped, found.chosen.attempt) == (1, "met", Attempt())
+    assert (len(found.trials), found.stopped, found.best.attempt) == (1, "met", Attempt())
 
 
 def test_time_is_a_wish_beside_accuracy():
@@ -174,11 +174,11 @@ def test_time_is_a_wish_beside_accuracy():
     base = base_of(nets.plain(), platform="arcs", clock=100.0)
     cycles = base.result.report.time.latency.total
     _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
-    assert (found.stopped, found.chosen.over) == ("met", 0.0)
+    assert (found.stopped, found.best.limit_excess) == ("met", 0.0)
     assert "ms a call at 100 MHz at most" in found.goal.text
     result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
     assert "accurate enough, but a call takes" in found.stopped
-    assert found.chosen.over == pytest.approx(cycles / (cycles - 1) - 1)
+    assert found.best.limit_excess == pytest.approx(cycles / (cycles - 1) - 1)
     assert "the wish is not met" in result.report.warnings[0]
 
 
@@ -187,7 +187,7 @@ def test_flash_is_a_limit_beside_accuracy():
     base = base_of(nets.plain(), platform="arcs")
     flash = base.result.report.cost.weights
     _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
-    assert (found.stopped, found.chosen.cost.flash) == ("met", flash)
+    assert (found.stopped, found.best.cost.flash) == ("met", flash)
     assert found.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
     _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
     assert found.stopped == f"accurate enough, but {flash:,} bytes of flash; take a smaller model"
@@ -222,11 +222,11 @@ def test_what_cannot_be_met_says_so():
     flat = net.node("Flatten", net.node("Relu", net.conv("x", (2, 2, 3, 3))))
     base = base_of(net.graph(net.linear(flat, (8, 3), out="y")), platform="venus")
     result, found = search(base, Goal(min_sqnr=200.0))
-    assert not found.chosen.met
+    assert not found.best.meets_goal
     assert result.report.chip_ready
     assert "the wish is not met" in result.report.warnings[0]
     assert "venus computes in 8 bits only" in found.stopped
-    nearest = min(trial.measured.missing for trial in found.trials if trial.measured is not None)
+    nearest = min(trial.measurement.shortfall for trial in found.trials if trial.measurement is not None)
     assert f"with {nearest:.3g} missing" in found.stopped
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
@@ -257,7 +257,9 @@ def test_an_attempt_whose_line_is_damaged_is_made_again(tmp_path):
     for damage in ({"macs": {"8x8": {}}}, {"macs": {"8x8": -1}}, {"bytes": 10**400}, {"ready": None}, {"value": "1"}):
         log.write_text("\n".join((head, json.dumps({**json.loads(line), **damage}), "")))
         _, again = search(base, goal, log=log, resume=True)
-        assert [(t.measured, t.cost) for t in again.trials] == [(t.measured, t.cost) for t in whole.trials], damage
+        assert [(t.measurement, t.cost) for t in again.trials] == [(t.measurement, t.cost) for t in whole.trials], (
+            damage
+        )
         assert len(log.read_text().splitlines()) == 3, damage
     log.write_text("\n".join((head, json.dumps({k: v for k, v in json.loads(line).items() if k != "float"}), "")))
     search(base, goal, log=log, resume=True)
@@ -281,8 +283,8 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     result, found = search(base, Goal(min_sqnr=90.0))
     assert len(found.trials) == 2
     assert found.stopped.startswith("interrupted")
-    assert found.chosen is min(found.trials, key=lambda trial: trial.rank)
-    assert result.report.search["options"] == found.chosen.attempt.options(found.target)
+    assert found.best is min(found.trials, key=lambda trial: trial.rank)
+    assert result.report.search["options"] == found.best.attempt.to_cli_options(found.target)
 
 
 def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
@@ -461,7 +463,7 @@ def test_weights_come_back_one_layer_at_a_time(platform):
     planned = base_of(nets.shortcut(), platform=platform, weight_bits=4).planned
     narrow = rank_narrow_layers(planned)
     names = [layer.selector for layer in narrow]
-    gains = [layer.gain / layer.bytes for layer in narrow]
+    gains = [layer.gain / layer.extra_bytes for layer in narrow]
     assert gains == sorted(gains, reverse=True)
     assert len(names) == len(set(names)) == 3
     alone = next(rung for rung in iter_rungs(planned, Attempt()) if rung[0].wide)

@@ -34,10 +34,10 @@ def run(kernel, *arrays, **options):
     names = tuple(f"x{i}" for i in range(len(arrays)))
     step, feed = Step(kernel, names, ("y",)), dict(zip(names, arrays, strict=True))
     exact = {name: TensorSpec(a.shape, a.dtype) for name, a in feed.items()}
-    if kernel.per_sample and all(a.ndim > 1 and len(a) == len(arrays[0]) for a in arrays):
+    if kernel.is_per_sample and all(a.ndim > 1 and len(a) == len(arrays[0]) for a in arrays):
         samples = {name: TensorSpec((1, *a.shape[1:]), a.dtype) for name, a in feed.items()}
         program = compile_program([step], samples, keep=["y"], **options)
-        if not program.per_sample:
+        if not program.accepts_batches:
             program = compile_program([step], exact, keep=["y"], **options)
     else:
         program = compile_program([step], exact, keep=["y"], **options)
@@ -47,7 +47,7 @@ def run(kernel, *arrays, **options):
 
 def triple(rescale):
     """Return what the oracles take for a Rescale."""
-    zero = (rescale.zero,) if getattr(rescale, "zero", 0) else ()
+    zero = (rescale.zero_point,) if getattr(rescale, "zero_point", 0) else ()
     return rescale.multiplier, rescale.shift, rescale.bits, *zero
 
 

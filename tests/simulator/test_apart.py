@@ -19,14 +19,14 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 def together(steps, x, output="y", **options):
     """Return what the steps, made for one sample [1, ...], give for all samples, and the program."""
     program = compile_program(steps, {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, [output], **options)
-    assert program.per_sample
+    assert program.accepts_batches
     ((_, y),) = program.run({"x": x})
     return y
 
 
 def seen(sizes):
     """Return the step that lets a sample be seen in these sizes."""
-    return Step(Reshape(sizes, per_sample=False), ("x",), ("r",))
+    return Step(Reshape(sizes, is_per_sample=False), ("x",), ("r",))
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,7 +87,7 @@ def test_rows_of_a_sample_through_a_net():
         Step(Transpose((1, 0)), ("r",), ("t",)),
         Step(Relu(), ("t",), ("a",)),
         Step(Transpose((1, 0)), ("a",), ("b",)),
-        Step(Reshape((1, 20), per_sample=False), ("b",), ("c",)),
+        Step(Reshape((1, 20), is_per_sample=False), ("b",), ("c",)),
         Step(AddShift(0, 0), ("c", "x"), ("y",)),
     ]
     want = np.clip(np.maximum(x, 0).astype(int) + x, -128, 127)
@@ -99,6 +99,6 @@ def test_rows_of_a_sample_through_a_net():
 def test_feeds_of_more_rows_stay_as_they_are():
     """Shapes that are exact have no batch: a matrix that is fed is turned as one."""
     program = compile_program([Step(Transpose((1, 0)), ("x",), ("y",))], {"x": TensorSpec((3, 4), np.int8)})
-    assert not program.per_sample
+    assert not program.accepts_batches
     x = integers(np.random.default_rng(5), (3, 4))
     np.testing.assert_array_equal(dict(program.run({"x": x}))["y"], x.T)

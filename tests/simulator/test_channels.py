@@ -38,7 +38,7 @@ def expected(acc, rescale, axis):
     """Requantize exact accumulators channel by channel, in Python's integers."""
     out = np.empty(acc.shape, object)
     for place in np.ndindex(*acc.shape):
-        out[place] = naive_rescale(acc[place], triple(rescale.each[place[axis]]))
+        out[place] = naive_rescale(acc[place], triple(rescale.rescales[place[axis]]))
     return out
 
 
@@ -105,7 +105,7 @@ def test_products_of_more_than_64_bits():
     x, weight = integers(rng, (1, 64, 2, 2), np.int16, True), integers(rng, (4, 64, 1, 1), np.int16, True)
     rescale = ChannelRescale(tuple(Rescale.from_ratio(ratio, 32) for ratio in (0.9, 1e-3, 0.3, 1e-12)))
     bound = 64 * max_magnitude(np.dtype(np.int16)) ** 2
-    wide = rescale.within(bound).wide
+    wide = rescale.compile_for_bound(bound).wide
     assert set(wide) == {0, 1}
     sizes = (1, 1), (0, 0, 0, 0), (1, 1), 1
     got = run(Conv(weight, None, rescale, *sizes), x)
@@ -117,7 +117,7 @@ def test_a_relu_behind():
     rng = np.random.default_rng(4)
     x, weight = integers(rng, (1, 3, 4, 4)), integers(rng, (5, 3, 1, 1))
     rescale = ChannelRescale(tuple(Rescale.from_ratio(0.01 * (c + 1), 8) for c in range(5)))
-    got = run(Conv(weight, None, rescale, clip=(0, 100)), x)
+    got = run(Conv(weight, None, rescale, clip_bounds=(0, 100)), x)
     want = expected(naive.conv(x, weight, None, WHOLE, (1, 1), (0, 0, 0, 0), (1, 1), 1), rescale, 1)
     same(got, np.clip(want, 0, 100), np.int8)
 

@@ -59,7 +59,7 @@ def test_table_of_another_width():
 )
 def test_softmax(seed, way, q, extremes, length, rescale):
     x = integers(np.random.default_rng(seed), (3, length), extremes=extremes)
-    got = run(Softmax(make_input_table(2.0 ** (25 - q), 8), rescale, way=way), x)
+    got = run(Softmax(make_input_table(2.0 ** (25 - q), 8), rescale, division_mode=way), x)
     want = np.array([naive.softmax(row.tolist(), 2 ** (25 - q), way, triple(rescale)) for row in x])
     same(got, want, np.int8)
 
@@ -70,7 +70,7 @@ def test_log_softmax(seed, way, scale, length, rescale):
     ratio = 2.0**25 / scale
     m, s = (r := Rescale.from_ratio(ratio, 32)).multiplier, r.shift
     x = integers(np.random.default_rng(seed), (3, length))
-    got = run(LogSoftmax(make_input_table(ratio, 8), rescale, way=way), x)
+    got = run(LogSoftmax(make_input_table(ratio, 8), rescale, division_mode=way), x)
     want = np.array([naive.log_softmax(row.tolist(), naive.Fraction(m, 2**s), way, triple(rescale)) for row in x])
     same(got, want, np.int8)
 
@@ -79,7 +79,7 @@ def test_softmax_of_constant_rows_beyond_int32():
     """The sum of 600 equal powers is cut to int32."""
     x = np.full((1, 600), 5, np.int8)
     for way in WAYS:
-        kernel = Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), way=way)
+        kernel = Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), division_mode=way)
         want = naive.softmax(x[0].tolist(), 2**21, way, (1 << 30, 30, 32))
         assert run(kernel, x)[0].tolist() == want
 
@@ -100,11 +100,11 @@ def test_softmax_is_near_the_real_one():
     real = np.exp(x / 16.0 - x.max(axis=1, keepdims=True) / 16.0)
     real *= 2.0**15 / real.sum(axis=1, keepdims=True)
     for way in WAYS:
-        got = run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), way=way), x)
+        got = run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), division_mode=way), x)
         assert np.abs(got - real).max() <= 1.5
 
 
-@pytest.mark.parametrize("wrong", ({"axis": 2}, {"axis": -3}, {"way": "guess"}))
+@pytest.mark.parametrize("wrong", ({"axis": 2}, {"axis": -3}, {"division_mode": "guess"}))
 def test_softmax_refuses(wrong):
     with pytest.raises(SimulatorError):
         run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(8, 8), **wrong), np.zeros((1, 4), np.int8))
@@ -137,8 +137,8 @@ def test_layer_norm(seed, count, q, extremes, rescale, fraction):
     x[1] = np.arange(count) == 0  # nearly constant
     gamma, beta = rng.integers(-128, 128, count), rng.integers(-(2**28), 2**28, count)
     epsilon = math.floor(1e-5 * 4.0**q * count**2 + 0.5)
-    assert LayerNorm.epsilon_of(1e-5, 2.0**q, count) == epsilon
-    got = run(LayerNorm(gamma, beta, epsilon, rescale, fraction=fraction), x)
+    assert LayerNorm.scale_epsilon(1e-5, 2.0**q, count) == epsilon
+    got = run(LayerNorm(gamma, beta, epsilon, rescale, fraction_bits=fraction), x)
     want = [naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), epsilon, fraction, triple(rescale)) for r in x]
     same(got, np.array(want), np.int8)
 
@@ -147,14 +147,14 @@ def test_layer_norm_over_two_axes():
     rng = np.random.default_rng(4)
     x = integers(rng, (3, 2, 4, 5))
     gamma, beta, rescale = rng.integers(-128, 128, 20), rng.integers(-999, 999, 20), Rescale.from_shift(9, 8)
-    got = run(LayerNorm(gamma, beta, 3, rescale, axes=2), x)
+    got = run(LayerNorm(gamma, beta, 3, rescale, row_axes=2), x)
     want = [
         naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), 3, 10, triple(rescale)) for r in x.reshape(-1, 20)
     ]
     same(got, np.array(want).reshape(x.shape), np.int8)
 
 
-@pytest.mark.parametrize("wrong", ({"fraction": 12}, {"axes": 0}, {"epsilon": -1}))
+@pytest.mark.parametrize("wrong", ({"fraction_bits": 12}, {"row_axes": 0}, {"epsilon": -1}))
 def test_layer_norm_refuses(wrong):
     fields = {"gamma": np.ones(4, int), "beta": np.ones(4, int), "epsilon": 1, "rescale": Rescale.from_shift(9, 8)}
     with pytest.raises(SimulatorError):

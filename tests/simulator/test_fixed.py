@@ -129,7 +129,7 @@ def test_a_multiplier_rounds_any_way(case, rounding, zero):
     want = [naive.rescale_by(v, triple(rescale), rounding.name) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    NativeLoop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
+    NativeLoop(applied, (rescale.compile_for_bound(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
 
 
@@ -141,14 +141,14 @@ def test_every_form_is_exact_up_to_its_bound(case):
     want = [naive.rescale(v, triple(rescale)) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    NativeLoop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
+    NativeLoop(applied, (rescale.compile_for_bound(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
-    form = rescale.within(bound)
+    form = rescale.compile_for_bound(bound)
     if not isinstance(
         form, ShiftForm
     ):  # Shift counts in int32, which NumPy checks more strictly than the compiled code
         assert [apply_rescale(form, v) for v in acc] == want
-    assert all(abs(v) <= rescale.bound(bound) for v in want)
+    assert all(abs(v) <= rescale.output_bound(bound) for v in want)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_every_form_is_exact_up_to_its_bound(case):
     ],
 )
 def test_the_cheapest_exact_form_is_chosen(rescale, bound, form):
-    assert type(rescale.within(bound)) is form
+    assert type(rescale.compile_for_bound(bound)) is form
 
 
 @pytest.mark.parametrize("rescale", [Rescale.from_shift(3, 8), Rescale.from_ratio(0.11, 8), Rescale.from_shift(90, 8)])
 def test_clip_narrows_the_result(rescale):
     acc = np.arange(-2000, 2000)
     got = np.zeros(len(acc), np.int64)
-    NativeLoop(applied, (rescale.within(2000, (3, 100)), acc, got))((), ())
+    NativeLoop(applied, (rescale.compile_for_bound(2000, (3, 100)), acc, got))((), ())
     assert got.tolist() == np.clip(rescale(acc), 3, 100).tolist()
 
 
@@ -205,13 +205,13 @@ def test_luna_div_is_the_nearest_integer_away_from_ties():
 def test_division_and_chain_as_rules():
     acc = np.arange(-3000, 3000)
     got = np.zeros(len(acc), np.int64)
-    form = LunaDivide(9, 1).within(3000)
+    form = LunaDivide(9, 1).compile_for_bound(3000)
     assert type(form) is ReciprocalForm
     NativeLoop(applied, (form, acc, got))((), ())
     assert got.tolist() == [naive.sat(divide(int(v), 9, 1), 8) for v in acc]
-    assert LunaDivide(9, -1, underflow=-(2**31)).within(3000)[-2:] == (-128, -128)
+    assert LunaDivide(9, -1, underflow=-(2**31)).compile_for_bound(3000)[-2:] == (-128, -128)
     chain = ChainedRescale(Rescale.from_shift(1, 32), Rescale.from_shift(2, 8))
-    assert type(chain.within(3000)) is ChainedForm
-    NativeLoop(applied, (chain.within(3000), acc, got))((), ())
+    assert type(chain.compile_for_bound(3000)) is ChainedForm
+    NativeLoop(applied, (chain.compile_for_bound(3000), acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.rsh(naive.rsh(int(v), 1), 2), 8) for v in acc]
     assert (chain.dtype, LunaDivide(9, bits=16).dtype) == (np.int8, np.int16)

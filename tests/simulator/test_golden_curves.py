@@ -55,14 +55,14 @@ def test_wide(chip, function):
 def test_gelu_and_swish(function):
     found = vectors("venusa_gelu_swish")
     table = load_piecewise(function, "venusA")
-    assert np.array_equal(table.to(found["x"], 27, 32), found[f"{function}_q27"])
+    assert np.array_equal(table.evaluate_to_fraction(found["x"], 27, 32), found[f"{function}_q27"])
     keys = [key for key in found if key.startswith("int8_") and key.endswith(f"{function}_q27")]
     assert len(keys) >= 4
     for key in keys:
         want = found[key]
         x = np.arange(-128, 128)[:: 1 if len(want) == 256 else 3]
         q27 = saturate_array(round_shift_right(x, int(key.split("_")[1][1:]) - 27), 32)
-        assert np.array_equal(table.to(q27, 27, 32), want), key
+        assert np.array_equal(table.evaluate_to_fraction(q27, 27, 32), want), key
 
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
@@ -76,7 +76,7 @@ def test_grid(grid, chip, function):
     for key in keys:
         q27 = saturate_array(round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32)
         table, form = load_piecewise(function, chip), key.rpartition("_")[2]
-        got = table(q27) if form == "raw" else table.rounded(q27, int(form[1:]))
+        got = table(q27) if form == "raw" else table.evaluate_rounded(q27, int(form[1:]))
         assert np.array_equal(got, found[key]), key
 
 
@@ -92,7 +92,7 @@ def test_venus_grid(function):
     for key in keys:
         q11 = round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 11)
         beyond = np.abs(q11) > 1 << 15
-        assert np.array_equal(load_piecewise(function, "venus").unsaturated(q11), found[key]), key
+        assert np.array_equal(load_piecewise(function, "venus").evaluate_unsaturated(q11), found[key]), key
         assert np.array_equal(load_piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]), key
         assert not found[key][beyond].any()
         assert beyond.any() == key.startswith(("k0_", "k1_", "k2_"))
@@ -102,7 +102,7 @@ def test_venus_grid(function):
 def test_venus_out_of_range(function):
     """The training side gives 0 for |x| > 2^15; the executor has no such x, and there the table refuses it."""
     found, table = vectors("venus_q11_out_of_range"), load_piecewise(function, "venus")
-    assert np.array_equal(table.unsaturated(found["x"]), found[function])
+    assert np.array_equal(table.evaluate_unsaturated(found["x"]), found[function])
     inside = np.abs(found["x"]) <= 1 << 15
     assert np.array_equal(table(found["x"][inside]), found[function][inside])
     assert not found[function][~inside].any()
@@ -122,7 +122,7 @@ def test_softmax(chip, way):
         for row, want in zip(found[f"{name}_x"], found[f"{name}_{chip}"], strict=True):
             entry = np.zeros(65536, np.int64)
             entry[32768 : 32768 + len(row)] = row  # the number i stands for the i-th value of the row
-            got = run(Softmax(entry, Q15, way=way), np.arange(len(row), dtype=np.int16)[None])
+            got = run(Softmax(entry, Q15, division_mode=way), np.arange(len(row), dtype=np.int16)[None])
             assert np.array_equal(got[0], want), name
 
 
@@ -132,8 +132,8 @@ def test_layer_norm():
         x, q, want = found[f"{name}_x"], int(found[f"{name}_k"]), found[f"{name}_normal_q15"]
         count = x.shape[1]
         ones, zeros = np.ones(count, np.int64), np.zeros(count, np.int64)
-        epsilon = LayerNorm.epsilon_of(1e-5, 2.0**q, count)
-        got = run(LayerNorm(ones, zeros, epsilon, Q15, fraction=15), x.astype(np.int16))
+        epsilon = LayerNorm.scale_epsilon(1e-5, 2.0**q, count)
+        got = run(LayerNorm(ones, zeros, epsilon, Q15, fraction_bits=15), x.astype(np.int16))
         assert np.array_equal(got, want), name
 
 
@@ -160,7 +160,7 @@ def test_reciprocal_root_in_the_kernel():
     possible = np.flatnonzero(found["rsqrt_den"] >= row)[::7]
     assert len(possible) >= 10
     for i in possible:
-        LayerNorm(ones, zeros, int(found["rsqrt_den"][i]) - row, Q15, fraction=15).build(specs, False)([x], [y])
+        LayerNorm(ones, zeros, int(found["rsqrt_den"][i]) - row, Q15, fraction_bits=15).build(specs, False)([x], [y])
         want = found["rsqrt_out"][i, 0]
         assert y[0, 0] == min(int(np.float32(want)), 2**31 - 1), found["rsqrt_den"][i]
 

@@ -48,10 +48,12 @@ def test_any_integer(data, which):
     line = naive.piece(function, chip, x)
     assert table(x) == line
     bits, fraction = data.draw(st.sampled_from([8, 16, 32])), data.draw(st.integers(4, 31))
-    assert table.to(x, fraction, bits) == fixed.sat(fixed.rsh(line, table.fraction - fraction), bits)
+    assert table.evaluate_to_fraction(x, fraction, bits) == fixed.sat(
+        fixed.rsh(line, table.fraction_bits - fraction), bits
+    )
     if which in TABLES:
         want = naive.curve(function, chip, x, bits)
-        assert table.rounded(x, bits) == want
+        assert table.evaluate_rounded(x, bits) == want
         assert evaluate_curve(table.curve(bits), x) == want
 
 
@@ -76,9 +78,9 @@ def test_slopes_are_not_negative(function, chip):
 def test_monotone(function, chip, bits):
     """Law: in the formats that are read, no step goes down; both ends are those of the function."""
     table = load_piecewise(function, chip)
-    y = table.rounded(seams(table), bits)
+    y = table.evaluate_rounded(seams(table), bits)
     assert (y[:, 1] >= y[:, 0]).all()
-    ends = table.rounded(np.array([-top_of(table), top_of(table) - 1]), bits)
+    ends = table.evaluate_rounded(np.array([-top_of(table), top_of(table) - 1]), bits)
     top = 1 << (bits - 1)
     assert ends.tolist() == [0 if function == "sigmoid" else -top, top - 1]
 
@@ -111,7 +113,7 @@ def test_where_the_whole_table_steps_down(function, chip):
     down = pairs[y[:, 1] < y[:, 0]]
     found = {int(min(abs(a), abs(b))) for a, b in down}
     assert found == set(STEPS_DOWN[function, chip])
-    unit = table.fraction - 31 if table.fraction > 31 else 0
+    unit = table.fraction_bits - 31 if table.fraction_bits > 31 else 0
     for (a, b), low, high in zip(pairs, y[:, 1], y[:, 0], strict=True):
         most = STEPS_DOWN[function, chip].get(int(min(abs(a), abs(b))), 0)
         assert high - low <= most << unit
@@ -131,7 +133,7 @@ def test_gelu_and_swish_have_one_valley(function, lowest, jump):
     assert (table.slopes_negative[falling] <= 0).all()
     assert (table.slopes_negative[~falling] >= 0).all()
     assert (table.slopes >= 0).all()
-    y = table.to(seams(table), 27, 34)
+    y = table.evaluate_to_fraction(seams(table), 27, 34)
     steps = y[:, 1] - y[:, 0]
     assert np.abs(steps).max() == jump
     assert (steps[-4:] < 0).all()
@@ -187,10 +189,10 @@ def test_rounded_tanh_is_odd_but_at_the_ends(data, chip, bits):
     """The largest integer stands against the least one, which is larger by 1; elsewhere -1, 0 or 1 is left by ties."""
     table, top = load_piecewise("tanh", chip), 1 << (bits - 1)
     x = data.draw(st.integers(1, top_of(table) - 1))
-    y, z = (int(table.rounded(v, bits)) for v in (x, -x))
+    y, z = (int(table.evaluate_rounded(v, bits)) for v in (x, -x))
     if (y, z) != (top - 1, -top):
         assert abs(y + z) <= 1
-    assert table.rounded(-top_of(table), bits) == table.rounded(1 - top_of(table), bits)
+    assert table.evaluate_rounded(-top_of(table), bits) == table.evaluate_rounded(1 - top_of(table), bits)
 
 
 @more
@@ -198,7 +200,7 @@ def test_rounded_tanh_is_odd_but_at_the_ends(data, chip, bits):
 def test_gelu_and_swish_differ_by_x(x, function):
     """y(x) - y(-x) = x, exactly in Q27."""
     table = load_piecewise(function, "venusA")
-    assert table.to(x, 27, 33) - table.to(-x, 27, 33) == x
+    assert table.evaluate_to_fraction(x, 27, 33) - table.evaluate_to_fraction(-x, 27, 33) == x
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def test_gelu_and_swish_differ_by_x(x, function):
 
 def row_kernel(kind, way, bits, rescale):
     """Return a softmax or log-softmax of integers at scale 2^4."""
-    return kind(make_input_table(2.0**21, bits), rescale, way=way)
+    return kind(make_input_table(2.0**21, bits), rescale, division_mode=way)
 
 
 KINDS = [(Softmax, way) for way in WAYS] + [(LogSoftmax, way) for way in WAYS[:2]]
@@ -279,8 +281,8 @@ def test_layer_norm_knows_no_order_and_no_offset(seed, count, fraction):
     rng = np.random.default_rng(seed)
     x = rng.integers(-60, 61, (3, count)).astype(np.int8)
     ones, zeros = np.ones(count, np.int64), np.zeros(count, np.int64)
-    epsilon = LayerNorm.epsilon_of(1e-5, 16.0, count)
-    kernel = LayerNorm(ones, zeros, epsilon, Rescale.from_shift(0, 32), fraction=fraction)
+    epsilon = LayerNorm.scale_epsilon(1e-5, 16.0, count)
+    kernel = LayerNorm(ones, zeros, epsilon, Rescale.from_shift(0, 32), fraction_bits=fraction)
     y, order = run(kernel, x), rng.permutation(count)
     assert np.array_equal(run(kernel, x[:, order]), y[:, order])
     assert np.array_equal(run(kernel, x + np.int8(67)), y)

@@ -122,8 +122,8 @@ def test_a_program_takes_any_batch_again_and_again(reference):
 @pytest.mark.parametrize("keep", [["y"], ["r1", "y"], ["c1", "y"], ["s", "c2", "gap"], ["x", "rs"], []])
 def test_fusing_what_is_not_kept_does_not_change_an_integer(reference, keep):
     program = compile_program(network(), INPUT, keep)
-    equal(run(program, feed(7)), {name: reference[name] for name in program.names})
-    assert set(program.names) == set(keep)
+    equal(run(program, feed(7)), {name: reference[name] for name in program.output_names})
+    assert set(program.output_names) == set(keep)
 
 
 def test_fusion_happens():
@@ -156,7 +156,7 @@ def test_forced_tensors_are_read_by_later_steps_only(reference, name):
         other["const"] = np.flip(reference["const"]).copy()
     program = compile_program(network(), INPUT, block=2, threads=2)
     got = run(program, feed(7), {name: other[name]})
-    order = list(program.names)
+    order = list(program.output_names)
     for before in order[: order.index(name) + 1]:
         assert np.array_equal(got[before], reference[before]), before
     assert not np.array_equal(got["y16"], reference["y16"])
@@ -209,7 +209,7 @@ def test_a_batch_that_is_done_at_once_wakes_no_thread():
     program = compile_program(
         [Step(kernel, ("x",), ("y",))], {"x": TensorSpec((1, 3), np.int8)}, ["y"], block=10, threads=2
     )
-    program._pace[0] = 1e-9  # seconds of a sample
+    program._seconds_per_sample[0] = 1e-9  # seconds of a sample
     dict(program.run({"x": np.zeros((64, 3), np.int8)}))
     assert kernel.threads == {threading.get_ident()}
     assert sum(kernel.blocks) == 64
@@ -262,16 +262,16 @@ def test_memory_does_not_grow_with_the_batch_or_with_their_number():
     for samples in range(1, 20):
         dict(compile_program(network(), INPUT, ["y"], threads=1).run(feed(1)))
         dict(program.run(feed(samples)))
-    assert len(program._idle) <= 4
+    assert len(program._idle_workers) <= 4
 
 
 def test_a_program_is_one_native_call():
     """Law: between feeds and outputs nothing is done in Python but what is written in Python."""
     program = compile_program(network(), INPUT, ["y"], threads=1)
     dict(program.run(feed(2)))
-    (worker,) = program._idle[2]
-    assert [part for part in worker._parts if not isinstance(part, tuple)] == [program._ops[0]]
-    assert len(worker._parts) == 2
+    (worker,) = program._idle_workers[2]
+    assert [part for part in worker._segments if not isinstance(part, tuple)] == [program._ops[0]]
+    assert len(worker._segments) == 2
 
 
 # --- kernels that mix samples ---------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_program_is_one_native_call():
 class Sum(NumpyKernel):
     """Sums over axis 0."""
 
-    per_sample = False
+    is_per_sample = False
 
     def infer(self, x):
         return (TensorSpec(x.shape[1:], x.dtype),)
@@ -292,7 +292,7 @@ class Sum(NumpyKernel):
 def test_a_step_that_mixes_samples_fixes_the_shapes():
     steps = [Step(Relu(), ("x",), ("r",)), Step(Sum(), ("r",), ("y",))]
     program = compile_program(steps, {"x": TensorSpec((3, 4), np.int16)}, ["y"])
-    assert not program.per_sample
+    assert not program.accepts_batches
     x = integers(np.random.default_rng(0), (3, 4), np.int16) >> 4
     assert np.array_equal(dict(program.run({"x": x}))["y"], np.maximum(x, 0).sum(0))
     with pytest.raises(SimulatorError, match=r"x must be exactly int16\[3,4\], not \[2, 4\]"):
@@ -301,9 +301,9 @@ def test_a_step_that_mixes_samples_fixes_the_shapes():
 
 def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
     steps = [Step(Constant(np.ones((3, 4), np.int8)), (), ("c",)), Step(AddShift(0, 0), ("x", "c"), ("y",))]
-    assert not compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).per_sample
+    assert not compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).accepts_batches
     steps = [Step(Constant(np.ones((1, 4), np.int8)), (), ("c",)), Step(AddShift(0, 0), ("x", "c"), ("y",))]
-    assert compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).per_sample
+    assert compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).accepts_batches
 
 
 # --- steps that are alike -------------------------------------------------------------------------
@@ -334,11 +334,11 @@ def test_contents():
     """Numbers, types and names count, not objects; what is unknown is like itself alone."""
 
     def linear(kind=np.int8, shift=8, clip=None):
-        return Linear(np.ones((2, 3), kind), None, Rescale.from_shift(shift, 8), clip=clip)
+        return Linear(np.ones((2, 3), kind), None, Rescale.from_shift(shift, 8), clip_bounds=clip)
 
     assert content_key(linear()) == content_key(linear())
     different = [linear(), linear(np.int16), linear(shift=7), linear(clip=(0, 5)), Relu(), Double(), Double()]
-    different += [Reshape((1, -1)), Reshape((1, -1), per_sample=False), Concat(1, ()), Clip(0, 1), Clip(0, 2)]
+    different += [Reshape((1, -1)), Reshape((1, -1), is_per_sample=False), Concat(1, ()), Clip(0, 1), Clip(0, 2)]
     assert len({content_key(kernel) for kernel in different}) == len(different)
     assert (
         content_key({"a": (1, np.zeros(2))})
@@ -357,15 +357,15 @@ def joined_heads():
     return [
         Step(Reshape((0, 3, 5, 4)), ("x",), ("h",)),
         Step(Transpose((0, 1, 3, 2)), ("h",), ("t",)),
-        Step(Reshape((3, 5, 4), per_sample=False), ("h",), ("a",)),
-        Step(Reshape((-1, 4, 5), per_sample=False), ("t",), ("b",)),
+        Step(Reshape((3, 5, 4), is_per_sample=False), ("h",), ("a",)),
+        Step(Reshape((-1, 4, 5), is_per_sample=False), ("t",), ("b",)),
         Step(MatMul(scale), ("a", "b"), ("p",)),
         Step(Constant(mask), (), ("c",)),
         Step(AddShift(0, 0), ("p", "c"), ("m",)),
         Step(Dequant(2.0), ("m",), ("f",)),
         Step(Double(), ("f",), ("d",)),
         Step(Quant(3.0, 8), ("d",), ("e",)),
-        Step(Reshape((1, 3, 5, 5), per_sample=False), ("e",), ("y",)),
+        Step(Reshape((1, 3, 5, 5), is_per_sample=False), ("e",), ("y",)),
     ]
 
 
@@ -375,8 +375,8 @@ def test_heads_joined_with_the_batch_follow_it(block, threads):
     """Law: what samples give together, each gives alone, also where a sample is several rows of axis 0."""
     steps, x = joined_heads(), integers(np.random.default_rng(3), (7, 15, 4))
     program = compile_program(steps, {"x": TensorSpec((1, 15, 4), np.int8)}, block=block, threads=threads)
-    assert program.per_sample
-    program._pace[0] = 1.0  # every thread is worth it
+    assert program.accepts_batches
+    program._seconds_per_sample[0] = 1.0  # every thread is worth it
     together = dict(program.run({"x": x}))
     whole = compile_program(steps, {"x": TensorSpec((1, 15, 4), np.int8)}, block=1, threads=1)
     alone = [dict(whole.run({"x": x[i : i + 1]})) for i in range(7)]
@@ -402,14 +402,14 @@ def test_tensors_of_several_rows_can_be_forced():
 def test_rows_of_samples_that_do_not_agree_fix_the_shapes():
     """A constant with a value for every head, and inputs of which one has joined heads, cannot follow the batch."""
     one = {"x": TensorSpec((1, 3, 4), np.int8)}
-    join = Step(Reshape((3, 1, 4), per_sample=False), ("x",), ("a",))
+    join = Step(Reshape((3, 1, 4), is_per_sample=False), ("x",), ("a",))
     heads = Step(Constant(np.ones((3, 1, 4), np.int8)), (), ("c",))
-    assert compile_program([join], one).per_sample
-    assert not compile_program([join, heads, Step(AddShift(0, 0), ("a", "c"), ("y",))], one).per_sample
-    assert not compile_program([join, Step(AddShift(0, 0), ("a", "x"), ("y",))], one).per_sample
+    assert compile_program([join], one).accepts_batches
+    assert not compile_program([join, heads, Step(AddShift(0, 0), ("a", "c"), ("y",))], one).accepts_batches
+    assert not compile_program([join, Step(AddShift(0, 0), ("a", "x"), ("y",))], one).accepts_batches
     assert not compile_program(
-        [Step(Reshape((), per_sample=False), ("x",), ("y",))], {"x": TensorSpec((1, 1), np.int8)}
-    ).per_sample
+        [Step(Reshape((), is_per_sample=False), ("x",), ("y",))], {"x": TensorSpec((1, 1), np.int8)}
+    ).accepts_batches
 
 
 # --- errors ---------------------------------------------------------------------------------------

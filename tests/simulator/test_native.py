@@ -25,7 +25,7 @@ def _each(x, now, memory, step, out):
 
 def _loop():
     """Return the loop for any number of rows of seven."""
-    memory, now = Scratch(7, np.int64, each=True), Scratch(2, np.int64)
+    memory, now = Scratch(7, np.int64, per_row=True), Scratch(2, np.int64)
     return NativeLoop(
         _each, (InputRef(0, (-1,)), now, memory, NestedLoop(NativeLoop(_square, (now, memory))), OutputRef(0, (-1,)))
     )
@@ -43,6 +43,6 @@ def test_a_loop_calls_another_on_the_memory_that_both_have(monkeypatch, disabled
 def test_memory_is_counted_once():
     """Law: the same `Scratch` is the same memory wherever it stands; another one like it is other memory."""
     one, like = Scratch(1000, np.int64), Scratch(1000, np.int64)
-    once, twice = (NativeLoop(_square, (one, second)).scratch(1) for second in (one, like))
+    once, twice = (NativeLoop(_square, (one, second)).scratch_bytes(1) for second in (one, like))
     assert twice == 2 * once >= 16000
-    assert NativeLoop(_each, (one, NestedLoop(NativeLoop(_square, (one, like))))).scratch(1) == twice
+    assert NativeLoop(_each, (one, NestedLoop(NativeLoop(_square, (one, like))))).scratch_bytes(1) == twice

@@ -42,7 +42,7 @@ def test_pick_channels_between_convolutions():
 
 def test_pick_mixes_samples_along_axis_0():
     x = integers(np.random.default_rng(0), (3, 4))
-    assert not IndexSelect((np.array([0, 2]), None)).per_sample
+    assert not IndexSelect((np.array([0, 2]), None)).is_per_sample
     same(run(IndexSelect((np.array([0, 2]), None)), x), x[[0, 2]], np.int8)
 
 

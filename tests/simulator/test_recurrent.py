@@ -20,9 +20,9 @@ CHIPS = ("venus", "arcs", "venusA")
 def states(kernel, x, **more):
     """Run one layer and return all its outputs."""
     names, feeds = tuple(f"y{i}" for i in kernel.kept), {"x": x, **more}
-    specs = {n: TensorSpec((1, *a.shape[1:]) if kernel.per_sample else a.shape, a.dtype) for n, a in feeds.items()}
+    specs = {n: TensorSpec((1, *a.shape[1:]) if kernel.is_per_sample else a.shape, a.dtype) for n, a in feeds.items()}
     program = compile_program([Step(kernel, tuple(feeds), names)], specs, keep=names)
-    assert program.per_sample == kernel.per_sample
+    assert program.accepts_batches == kernel.is_per_sample
     return [array for _, array in program.run(feeds)]
 
 
@@ -53,8 +53,8 @@ def test_follow_is_the_table(chip, function, bits):
     x = np.unique(np.concatenate([near, -near, np.random.default_rng(0).integers(-top, top, 200), [0, -top, top - 1]]))
     x = x[(x >= -top) & (x < top)]
     curve = table.curve(bits)
-    assert [int(evaluate_curve(curve, int(v))) for v in x] == table.rounded(x, bits).tolist()
-    assert table.rounded(x, bits).tolist() == [naive.curve(function, chip, int(v), bits) for v in x]
+    assert [int(evaluate_curve(curve, int(v))) for v in x] == table.evaluate_rounded(x, bits).tolist()
+    assert table.evaluate_rounded(x, bits).tolist() == [naive.curve(function, chip, int(v), bits) for v in x]
 
 
 @few
@@ -76,7 +76,7 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
     arithmetic = "q11" if chip == "venus" else "q27"
     less = 0 if chip == "venus" else 16  # sums have some 14 bits
     shift_x, shift_h = shift_x - less, shift_h - less
-    out = Lstm.output(arithmetic, 2.0**q, 8)
+    out = Lstm.make_output_rescale(arithmetic, 2.0**q, 8)
     kernel = Lstm(
         w, r, b, d, shifted(shift_x), shifted(shift_h), out, forward, kept=(0, 1, 2), arithmetic=arithmetic, table=chip
     )
@@ -100,7 +100,7 @@ def test_lstm_of_any_scales(seed, forward, ratio_x, ratio_h, bits, scale):
     """The generic target: sums requantized by multiplication, states of 8 and 16 bits, 16-bit inputs."""
     x, w, r, b, d = layer(seed, 4, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio_x, ratio_h))
-    out = Lstm.output("q27", scale * (1 if bits == 8 else 256), bits)
+    out = Lstm.make_output_rescale("q27", scale * (1 if bits == 8 else 256), bits)
     kernel = Lstm(w, r, b, d, to_x, to_h, out, forward, kept=(0, 2))
     y, c = states(kernel, x)
     want = naive.lstm(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), "q27", "arcs", forward)
@@ -114,7 +114,9 @@ def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
     """Its faults and all."""
     x, w, r, b, d = layer(seed, 3, extremes=extremes)
     out = Rescale.from_shift(14 - q, 8)
-    kernel = ExecutorGru(w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, joined=chip != "venusA")
+    kernel = ExecutorGru(
+        w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, uses_state_sums=chip != "venusA"
+    )
     y, h = states(kernel, x)
     want = naive.gru_executor(x, w, r, b, d, shift_x, shift_h, triple(out), chip, chip != "venusA")
     assert (y.tolist(), h.tolist()) == want
@@ -126,7 +128,7 @@ def test_gru(seed, forward, reset_after, bits, ratio, scale):
     """The unit as it is defined, both places of the reset gate, states of 8 and 16 bits."""
     x, w, r, b, d = layer(seed, 3, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio, 2 * ratio))
-    out = Gru.output(scale * (1 if bits == 8 else 256), bits)
+    out = Gru.make_output_rescale(scale * (1 if bits == 8 else 256), bits)
     kernel = Gru(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
     y, h = states(kernel, x)
     want = naive.gru(
@@ -157,7 +159,7 @@ def test_lstm_of_given_states(seed, forward, what, bits):
     x, w, r, b, d = layer(seed, 4)
     more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
     to = Rescale.from_ratio(3000.0, 32)
-    out = Lstm.output("q27", 100.0 * (1 if bits == 8 else 256), bits)
+    out = Lstm.make_output_rescale("q27", 100.0 * (1 if bits == 8 else 256), bits)
     parts = (w, r, b, d, to, to, out, forward)
     have = states(Lstm(*parts, kept=(0, 1, 2), given=tuple(what)), x, **more)
     how = (w, r, b, d, triple(to), triple(to), triple(out), "q27", "arcs", forward)
@@ -176,7 +178,7 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     what, kind = [key for key in what if key != "c"], np.int8 if bits == 8 else np.int16
     x, w, r, b, d = layer(seed, 3)
     more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
-    to, out = Rescale.from_ratio(3000.0, 32), Gru.output(100.0 * (1 if bits == 8 else 256), bits)
+    to, out = Rescale.from_ratio(3000.0, 32), Gru.make_output_rescale(100.0 * (1 if bits == 8 else 256), bits)
     gates = 32 if bits == 8 else 16
     kernel = Gru(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
     have = states(kernel, x, **more)
@@ -207,7 +209,7 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
     x, w, r, b, d = layer(seed, 4 if kind == "LSTM" else 3)
     cut, to = min(cut, x.shape[1]), Rescale.from_ratio(3000.0, 32)
     build, keys = (Lstm, ("h", "c")) if kind == "LSTM" else (Gru, ("h",))
-    out = Lstm.output("q27", 100.0, 8) if kind == "LSTM" else Gru.output(100.0, 8)
+    out = Lstm.make_output_rescale("q27", 100.0, 8) if kind == "LSTM" else Gru.make_output_rescale(100.0, 8)
     parts, kept = (w, r, b, d, to, to, out), tuple(range(1 + len(keys)))
     whole = states(build(*parts, kept=kept), x)
     ends = {key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys}
@@ -225,7 +227,7 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
 def test_given_states_that_do_not_fit():
     """Names, sizes and types."""
     x, w, r, b, d = layer(6, 3)
-    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), Gru.output(100.0, 8))
+    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), Gru.make_output_rescale(100.0, 8))
     units = r.shape[1]
     with pytest.raises(SimulatorError, match="has no 'c'"):
         Gru(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
@@ -241,7 +243,7 @@ def test_given_states_that_do_not_fit():
 def test_time_first(forward):
     """Axis 0 as time: the same numbers, and batches are not cut."""
     x, w, r, b, d = layer(3, 4)
-    parts = (w, r, b, d, shifted(-10), shifted(-10), Lstm.output("q27", 128.0, 8), forward)
+    parts = (w, r, b, d, shifted(-10), shifted(-10), Lstm.make_output_rescale("q27", 128.0, 8), forward)
     first = states(Lstm(*parts, kept=(0, 1, 2)), x)
     second = states(Lstm(*parts, time_axis=0, kept=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1)))
     for one, other in zip(first, second, strict=True):
@@ -251,13 +253,15 @@ def test_time_first(forward):
 def test_what_does_not_fit():
     """Weights and inputs of other sizes are errors."""
     x, w, r, b, d = layer(5, 4)
-    parts = (b, d, shifted(-10), shifted(-10), Lstm.output("q27", 128.0, 8))
+    parts = (b, d, shifted(-10), shifted(-10), Lstm.make_output_rescale("q27", 128.0, 8))
     with pytest.raises(SimulatorError, match="do not fit together"):
         Lstm(w[:-1], r, *parts)
     with pytest.raises(SimulatorError, match="does not take"):
         states(Lstm(w, r, *parts), np.concatenate([x, x], axis=2))
     with pytest.raises(NotImplementedError):
-        RecurrentKernel(w[: r.shape[1]], r[: r.shape[1]], b[: r.shape[1]], d[: r.shape[1]], *parts[2:]).stepper()
+        RecurrentKernel(
+            w[: r.shape[1]], r[: r.shape[1]], b[: r.shape[1]], d[: r.shape[1]], *parts[2:]
+        ).make_step_function()
 
 
 def test_same_integers_for_any_batch_and_threads():
@@ -265,7 +269,7 @@ def test_same_integers_for_any_batch_and_threads():
     rng = np.random.default_rng(9)
     w, r = (integers(rng, (12, n)) for n in (4, 3))
     zero = np.zeros(12, np.int64)
-    kernel = Lstm(w, r, zero, zero, shifted(-14), shifted(-14), Lstm.output("q27", 128.0, 8), kept=(0,))
+    kernel = Lstm(w, r, zero, zero, shifted(-14), shifted(-14), Lstm.make_output_rescale("q27", 128.0, 8), kept=(0,))
     x = integers(rng, (7, 5, 4))
     results = []
     for block, threads in ((1, 1), (3, 2), (7, 1)):
@@ -281,7 +285,7 @@ def test_plain_python_gives_the_same_integers(monkeypatch, chip):
     """Law: without Numba, where products of two 8-bit numbers would keep their type, nothing overflows."""
     x, w, r, b, d = layer(0, 4, extremes=True)
     arithmetic = "q11" if chip == "venus" else "q27"
-    out = Lstm.output(arithmetic, 2.0**7, 8)
+    out = Lstm.make_output_rescale(arithmetic, 2.0**7, 8)
     kernel = Lstm(w, r, b, d, shifted(-6), shifted(-6), out, kept=(0, 1, 2), arithmetic=arithmetic, table=chip)
     compiled = states(kernel, x)
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")

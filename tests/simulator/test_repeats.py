@@ -56,8 +56,8 @@ INPUTS = {"x": TensorSpec((1, T, X), np.int8), "h0": TensorSpec((1, H), np.int8)
 
 def loops(program):
     """Return the loops of a program that has run."""
-    ((one, *_), *_) = program._idle.values()
-    return [part for part in one._parts if isinstance(part, RepeatedRecords)]
+    ((one, *_), *_) = program._idle_workers.values()
+    return [part for part in one._segments if isinstance(part, RepeatedRecords)]
 
 
 @pytest.mark.parametrize("keep", [["h20"], ["h20", "h7", "s3"], [f"h{t + 1}" for t in range(T)]], ids=len)
@@ -80,7 +80,7 @@ def test_unrolled_steps_are_one_loop(monkeypatch, keep, odd, block):
     states = plain(x.astype(int), h.astype(int), weights, odd)
     assert all(np.array_equal(found[f"h{t + 1}"], states[t]) for t in range(T) if f"h{t + 1}" in found)
     if keep == ["h20"]:
-        assert max(loop.times for loop in loops(program)) >= (T - 2 if odd is None else 8)
+        assert max(loop.repeat_count for loop in loops(program)) >= (T - 2 if odd is None else 8)
     other = integers(rng, (3, T, X))
     last = dict(program.run({"x": other, "h0": h[:3]}))
     assert np.array_equal(last["h20"], plain(other.astype(int), h[:3].astype(int), weights, odd)[-1])
@@ -108,8 +108,8 @@ def test_steps_that_differ_in_many_words_are_no_loop():
     assert not list(find_repeats(records(9), set(), 0, 10))
     made = records(5)
     (loop,) = find_repeats(made, {(4, 20)}, 0, 10)
-    assert (loop.all, loop.later, len(loop.words)) == (range(10), range(1, 10), 6)
-    array, index = loop.place(4, 20)
+    assert (loop.all_records, loop.redundant_records, len(loop.patched_words)) == (range(10), range(1, 10), 6)
+    array, index = loop.locate_word(4, 20)
     array[index] = 77
     assert loop.values[4].tolist() == [*(made[4][2:7]), 77]
     assert [value for value, _ in itertools.groupby(loop.values[:, 5].tolist())] == [18, 77, 18]

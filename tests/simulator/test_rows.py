@@ -139,7 +139,7 @@ def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
             curve = make_curve(table, bits, after)
         out = np.full_like(lines, 77)
         NativeLoop(followed, (curve, lines, width, out))((), ())
-        want = table.rounded(lines[:, 2 : 2 + width], bits)
+        want = table.evaluate_rounded(lines[:, 2 : 2 + width], bits)
         assert isinstance(curve, VectorCurve)
         assert out[:, 2 : 2 + width].tolist() == (want + (1 << after >> 1) >> after).tolist()
         assert (out[:, :2] == 77).all()
@@ -176,9 +176,9 @@ def test_recurrent_layers_of_more_samples_than_walk_together(layer, name):
     to = Rescale.from_shift(3, 32) if layer == "q11" else Rescale.from_ratio(3000.0, 32)
     if layer == "gru":
         parts = tuple(a[: 3 * units] for a in (*weights, *bias))
-        kernel = Gru(*parts, to, to, Gru.output(100.0, 8), kept=(0,))
+        kernel = Gru(*parts, to, to, Gru.make_output_rescale(100.0, 8), kept=(0,))
     else:
-        table, out = {"q27": "venusA", "q11": "venus"}[layer], Lstm.output(layer, 100.0, 8)
+        table, out = {"q27": "venusA", "q11": "venus"}[layer], Lstm.make_output_rescale(layer, 100.0, 8)
         kernel = Lstm(*weights, *bias, to, to, out, kept=(0,), arithmetic=layer, table=table)
     same(*both(name, kernel, x), np.int8)
 
@@ -200,7 +200,7 @@ INSTRUCTIONS = {
 @pytest.mark.parametrize("form", ["shift", "scale", "sums"])
 def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form):
     bits = 32 if form == "sums" else 8
-    for operands, wanted in zip((one.bytes, "pairs"), INSTRUCTIONS[one.name], strict=True):
+    for operands, wanted in zip((one.int8_operands, "pairs"), INSTRUCTIONS[one.name], strict=True):
         p, v = _register_tile.choose_tile_size(one, one.lanes * 3, 64)
         text = _register_tile.write_tile_ir(
             one, _register_tile.TileShape(operands, own, p, 1 if own else v, form, bits)

@@ -68,7 +68,7 @@ def test_reshape_follows_the_batch(target, want):
 )
 def test_reshape_of_the_whole(target, want):
     x = integers(np.random.default_rng(0), (3, 2, 12), np.int32)
-    same(run(Reshape(target, per_sample=False), x), x.reshape(want), np.int32)
+    same(run(Reshape(target, is_per_sample=False), x), x.reshape(want), np.int32)
 
 
 @pytest.mark.parametrize("target", [(2, 12), (24,), (1, 5, -1), (1, -1, -1), (1, 25), (1, 2, 12, 0)])

@@ -64,7 +64,7 @@ def test_rounded(values, shift, bits, rounding, near):
 
     if near and shift > 0:
         values = [(v % 2**8 << shift) + (1 << (shift - 1)) + d for v in values for d in (-1, 0, 1)]
-    form = RoundedShift(shift, bits, rounding).within(max(abs(v) for v in values))
+    form = RoundedShift(shift, bits, rounding).compile_for_bound(max(abs(v) for v in values))
     assert [int(apply_rescale(form, v)) for v in values] == [training.shifted(v, shift, bits, rounding) for v in values]
 
 
@@ -159,7 +159,7 @@ def test_mean_of_the_whole_and_of_lines():
     same(run(Mean(None, None, None, 1), x), want, np.int8)
     line = x[:, :, 0]
     want = training.mean(line[:, :, None], (1, 3), (1, 2), (0, 1, 0, 1), 0, 8, "floor_add", False, False, 0)[:, :, 0]
-    same(run(Mean((3,), (2,), (1, 1), 0, padded=False), line), want, np.int8)
+    same(run(Mean((3,), (2,), (1, 1), 0, count_include_pad=False), line), want, np.int8)
     same(run(Mean(None, None, None, 0), line), each(lambda a: a, run(Mean((7,), None, None, 0), line)), np.int8)
 
 
@@ -200,7 +200,7 @@ def test_quotients_round_in_any_way(seed, rounding):
 def test_nothing_beyond_the_table(function):
     """Where the library leaves the saturation out, its table gives 0."""
     x = np.array([-(2**31) + 1, -70000, -32769, -32768, -5, 32767, 32768, 32769, 2**31 - 1])
-    got = load_piecewise(function, "venus").unsaturated(x)
+    got = load_piecewise(function, "venus").evaluate_unsaturated(x)
     want = [curves.piece(function, "venus", int(v)) if abs(v) <= 2**15 else 0 for v in x]
     assert got.tolist() == want
     assert got[5] == 32767
@@ -229,7 +229,7 @@ def test_glu_on_any_axis(seed, q, chip, axis, requant):
 def test_softmax_along_one_axis(seed, axis, way, q):
     x = integers(np.random.default_rng(seed), (2, 3, 5))
     requant = Rescale.from_shift(15 - 7, 8)
-    made = Softmax(make_input_table(2.0 ** (25 - q), 8), requant, axis=axis, way=way, alone=True)
+    made = Softmax(make_input_table(2.0 ** (25 - q), 8), requant, axis=axis, division_mode=way, single_axis=True)
     want = np.zeros(x.shape, object)
     for place in np.ndindex(*(n for a, n in enumerate(x.shape) if a != axis)):
         row = (*place[:axis], slice(None), *place[axis:])

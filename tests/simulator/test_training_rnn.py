@@ -32,7 +32,7 @@ def layer(seed, gates, times, units, wild):
 
 def states(kernel, x):
     """Run a layer and return all its outputs."""
-    names = tuple("yhc"[: 1 + len(kernel.last(1))])
+    names = tuple("yhc"[: 1 + len(kernel.final_state_specs(1))])
     program = compile_program([Step(kernel, ("x",), names)], {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, keep=names)
     return [array.tolist() for _, array in program.run({"x": x})]
 
@@ -50,7 +50,7 @@ def states(kernel, x):
 )
 def test_lstm(seed, arithmetic, times, units, scale, again, forward, wild):
     x, w, r, b, d = layer(seed, 4, times, units, wild)
-    shifts, product = (1, -1), TrainedLstm.formats[arithmetic][0]
+    shifts, product = (1, -1), TrainedLstm.fraction_bits[arithmetic][0]
     kernel = TrainedLstm(
         w,
         r,
@@ -61,7 +61,7 @@ def test_lstm(seed, arithmetic, times, units, scale, again, forward, wild):
         forward,
         kept=(0, 1, 2),
         arithmetic=arithmetic,
-        again=Rescale.from_shift(again, 8),
+        feedback_rescale=Rescale.from_shift(again, 8),
     )
     want = training.lstm(x.tolist(), w, r, b, d, shifts, (product - scale, 8), (again, 8), arithmetic, forward)
     assert states(kernel, x) == list(want)
@@ -94,7 +94,7 @@ def test_gru(seed, kind, times, units, scale, again, forward, wild):
         kept=(0, 1),
         arithmetic=arithmetic,
         table=chip,
-        again=Rescale.from_shift(again, 8),
+        feedback_rescale=Rescale.from_shift(again, 8),
         scale=scale,
         sums=sums if arithmetic == "common" else 27,
     )

@@ -41,7 +41,7 @@ PATHS = pytest.mark.parametrize("fast", [False, True], ids=["loops", "simd"])
 @st.composite
 def moved(draw, shifts=(-2, 14), bits=(8,)):
     """Draw a requantization with a zero point."""
-    return replace(draw(rescales(shifts, bits)), zero=draw(ZEROS))
+    return replace(draw(rescales(shifts, bits)), zero_point=draw(ZEROS))
 
 
 def above(x, zero):
@@ -71,8 +71,8 @@ def test_forms_at_their_ends(zero):
                 rescale = Rescale(multiplier, shift + 30, 8, zero)
                 acc = np.array([-bound, -1, 0, 1, bound], np.int64)
                 want = np.array([naive_conv.rescale(v, triple(rescale)) for v in acc.tolist()])
-                assert [int(apply_rescale(rescale.within(bound), int(v))) for v in acc] == want.tolist()
-                assert np.abs(want).max() <= rescale.bound(bound)
+                assert [int(apply_rescale(rescale.compile_for_bound(bound), int(v))) for v in acc] == want.tolist()
+                assert np.abs(want).max() <= rescale.output_bound(bound)
 
 
 def test_impossible_zero_points_are_refused():
@@ -192,7 +192,7 @@ def test_joins(seed, zero_x, zero_y, rescale):
     """Each input less its own zero point; one that has no ratio is still moved."""
     rng = np.random.default_rng(seed)
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 2, 4))
-    whole = Rescale.from_shift(0, 8, rescale.zero)
+    whole = Rescale.from_shift(0, 8, rescale.zero_point)
     parts = naive.requant(above(x, zero_x), triple(rescale)), naive.requant(above(y, zero_y), triple(whole))
     kernel = subtract_zero_points(Concat(1, (rescale, whole)), zero_x, zero_y)
     same(run(kernel, x, y), np.concatenate(parts, 1), np.int8)
@@ -208,7 +208,7 @@ def test_quant_and_dequant(seed, zero, scale, bits):
     zero = max(min(zero, (1 << (bits - 1)) - 1), -(1 << (bits - 1)))
     x = np.random.default_rng(seed).standard_normal((2, 50)).astype(np.float32) * 100
     x[0, :3] = np.nan, np.inf, -np.inf
-    got = run(Quant(scale, bits, zero=zero), x)
+    got = run(Quant(scale, bits, zero_point=zero), x)
     whole = naive.quant(x, scale, 60).astype(np.int64) + zero
     top = 1 << (bits - 1)
     same(got, naive.clip(whole, -top, top - 1), np.int16 if bits == 16 else np.int8)
@@ -221,7 +221,7 @@ def test_quant_and_dequant(seed, zero, scale, bits):
 def test_only_the_plain_rule_has_a_zero_point():
     for rule in ("luna", "single"):
         with pytest.raises(SimulatorError, match=f"{rule} has no zero point; here 3"):
-            run(Quant(64.0, 8, rule, zero=3), np.zeros((1, 2), np.float32))
+            run(Quant(64.0, 8, rule, zero_point=3), np.zeros((1, 2), np.float32))
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------
@@ -252,8 +252,10 @@ def test_bounds_are_absorbed(seed, zero, out):
             both = dict(compile_program(steps, specs, ["a", "y"]).run(feed))
             fused = compile_program(steps, specs, ["y"])
             np.testing.assert_array_equal(dict(fused.run(feed))["y"], both["y"])
-            np.testing.assert_array_equal(both["y"], np.clip(both["a"].astype(np.int64), *clip.bounds).astype(np.int8))
-            assert kernel.absorb(clip) is not None
+            np.testing.assert_array_equal(
+                both["y"], np.clip(both["a"].astype(np.int64), *clip.clamp_bounds).astype(np.int8)
+            )
+            assert kernel.fuse(clip) is not None
 
 
 def test_only_bytes_have_zero_points():

@@ -31,12 +31,12 @@ def test_it_can_be_written_as_json():
     ],
 )
 def test_versions(version, limits, fits):
-    assert Requirement("p", version, limits, "").fits is fits
+    assert Requirement("p", version, limits, "").is_satisfied is fits
 
 
 def test_absent_packages():
-    assert Requirement("p", None, ">=1", "torch").fits
-    assert not Requirement("p", None, ">=1", "").fits
+    assert Requirement("p", None, ">=1", "torch").is_satisfied
+    assert not Requirement("p", None, ">=1", "").is_satisfied
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,11 @@ class Cirrus(Vendor):
     row_bytes: int = 1024
     features: int = 64
 
-    def limits(self, operator: str) -> tuple[LimitCheck, ...]:
+    def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return those of an operator."""
         return _LIMITS.get(operator, ())
 
-    def mends(self, rewrite_name: str) -> Sequence[LimitCheck]:
+    def get_limits_fixed_by(self, rewrite_name: str) -> Sequence[LimitCheck]:
         """Return those that a rewrite is for."""
         return _MENDED.get(rewrite_name, ())
 
@@ -93,7 +93,7 @@ class Cirrus(Vendor):
 _CONV = ConvLimits(
     max_kernel=3, max_kernel_dilated=3, max_kernel_1d=3, strides=(1, 2, 3), max_pad=2, channel_align=_BRICK
 )
-_POOL = PoolLimits(max_kernel=8, max_average_area=64, area_per_channel=None)
+_POOL = PoolLimits(max_kernel=8, max_average_area=64, max_global_area_per_channel=None)
 
 CIRRUS = Target(
     name="cirrus",

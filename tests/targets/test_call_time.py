@@ -27,13 +27,13 @@ TWO = run(("a", 1000.0, 1100.0, 500.0), ("b", 2500.0, 2600.0, 0.0))
 
 def test_a_call_in_words():
     """4,000 cycles: 3,500 of computing, of which 200 are starts, and 500 of waiting. At 2 MHz 2 ms."""
-    (told,) = CallLatency(TWO, clock=2.0).lines()
+    (told,) = CallLatency(TWO, clock_mhz=2.0).lines()
     assert told == (
         "4,000 (at most 4,200) cycles a call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % starts of 4 calls, "
         "12 % waits for constants"
     )
     assert "ms" not in CallLatency(TWO).lines()[0]
-    assert CallLatency(TWO, host=True).lines()[0].endswith("what the host computes is not in it")
+    assert CallLatency(TWO, has_host_parts=True).lines()[0].endswith("what the host computes is not in it")
 
 
 def test_work_without_a_price_is_told_with_its_bytes_and_bound():
@@ -52,13 +52,13 @@ def test_work_without_a_price_is_told_with_its_bytes_and_bound():
 @pytest.mark.parametrize(("budget", "slow", "doubt"), [(1.9, True, False), (2.0, False, True), (2.2, False, False)])
 def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, doubt):
     """2 ms, 2.1 at most: above the budget a finding; below it a line where the upper end is above."""
-    told = CallLatency(TWO, clock=2.0, budget=budget)
-    assert (told.too_slow is not None) == slow == bool(told.findings)
+    told = CallLatency(TWO, clock_mhz=2.0, budget_ms=budget)
+    assert (told.budget_finding is not None) == slow == bool(told.findings)
     assert any("it may take longer" in line for line in told.lines()) == doubt
     if slow:
-        assert told.too_slow.level == "time"
-        assert told.too_slow.node == "b"
-        assert "Conv2dInt b 62 %, Conv2dInt a 38 %" in told.too_slow.value
+        assert told.budget_finding.level == "time"
+        assert told.budget_finding.node == "b"
+        assert "Conv2dInt b 62 %, Conv2dInt a 38 %" in told.budget_finding.value
 
 
 def test_runs_of_parts_follow_each_other():
@@ -72,38 +72,38 @@ def test_runs_of_parts_follow_each_other():
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        (LatencyOptions(clock=-1.0), "--clock -1: it is a number above 0"),
-        (LatencyOptions(clock=float("nan")), "--clock nan"),
-        (LatencyOptions(clock=1.0, budget=float("inf")), "--budget-ms inf"),
-        (LatencyOptions(budget=1.0), "no clock is published"),
-        (LatencyOptions(timing="nowhere.json"), "cannot read the timing file nowhere.json"),
+        (LatencyOptions(clock_mhz=-1.0), "--clock -1: it is a number above 0"),
+        (LatencyOptions(clock_mhz=float("nan")), "--clock nan"),
+        (LatencyOptions(clock_mhz=1.0, budget_ms=float("inf")), "--budget-ms inf"),
+        (LatencyOptions(budget_ms=1.0), "no clock is published"),
+        (LatencyOptions(timing_file="nowhere.json"), "cannot read the timing file nowhere.json"),
     ],
 )
 def test_a_wish_that_cannot_be_is_one_line(wish, told):
     """Before any work."""
     with pytest.raises(ConfigError, match=told) as caught:
-        wish.target(get_target("arcs"))
+        wish.apply_to(get_target("arcs"))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("target", PLATFORMS, ids=str)
 def test_every_platform_says_what_is_known_of_its_time(target):
     """A chip without prices says so, and takes no budget; what is no chip says nothing until it is asked."""
-    known = not target.vendor.untimed(target)
+    known = not target.vendor.explain_missing_timing(target)
     assert known == (target.name == "arcs")
-    told = LatencyOptions().told(target, [])
+    told = LatencyOptions().estimate_call(target, [])
     assert told.latency is None
-    assert bool(told.lines()) == (target.packs and not known)
+    assert bool(told.lines()) == (target.has_packer and not known)
     if not known:
         with pytest.raises(ConfigError, match=target.name):
-            LatencyOptions(clock=1.0, budget=1.0).target(target)
+            LatencyOptions(clock_mhz=1.0, budget_ms=1.0).apply_to(target)
 
 
 def test_json_has_all_of_it():
     """Milliseconds with a clock only."""
-    body = CallLatency(TWO, clock=2.0, budget=1.0).to_dict()
+    body = CallLatency(TWO, clock_mhz=2.0, budget_ms=1.0).to_dict()
     assert body["milliseconds"] == {"total": 2.0, "low": 2.0, "high": 2.1}
     assert body["too_slow"]["level"] == "time"
     assert body["cycles"]["total"] == 4000
     assert CallLatency(TWO).to_dict()["milliseconds"] is None
-    assert replace(CallLatency(TWO), latency=None, unknown="why").to_dict()["unknown"] == "why"
+    assert replace(CallLatency(TWO), latency=None, unknown_reason="why").to_dict()["unknown"] == "why"

@@ -42,7 +42,7 @@ DOWN = Requantization(shifts=True, left=LeftShiftBehavior.REFUSED, rounding=Roun
 PACKING = replace(
     packer_profile.VENUS,
     name="nimbus",
-    attribute="nimbus",
+    platform_attribute="nimbus",
     conv=replace(
         packer_profile.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3
     ),

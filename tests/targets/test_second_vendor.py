@@ -113,10 +113,10 @@ def test_what_it_has_not_is_said():
     """No packer: nothing is chip-ready, the verdict is refused in one line, and the names stay."""
     model = plain()
     with pytest.raises(lo.ConfigError, match="cirrus has no packer"):
-        CIRRUS.verdict(model)
+        CIRRUS.evaluate_packing(model)
     with pytest.raises(lo.ConstraintError, match="platform cirrus is no chip"):
         quantized(model, samples(model), require_chip=True)
-    assert CIRRUS.named(model) is model
+    assert CIRRUS.with_safe_names(model) is model
 
 
 class Null(Vendor):
@@ -130,7 +130,7 @@ def test_a_vendor_that_answers_nothing():
     result = lo.quantize(model, samples(model), platform=target, effort="fast")
     of_generic = lo.quantize(model, samples(model), platform="generic", effort="fast")
     assert [n.op_type for n in result.graph.graph] == [n.op_type for n in of_generic.graph.graph]
-    finished, done = target.finish(result.graph)
+    finished, done = target.run_backend_passes(result.graph)
     assert finished is not result.graph
     assert not done
     with pytest.raises(TypeError, match="Target is final"):

@@ -77,7 +77,7 @@ def check(
         proto = file if is_packable(file) else None
     elif is_integer_graph(graph := ir.as_model(model)):
         row = detect_target(graph) if platform is None else get_target(platform)
-        proto = ir.to_proto(row.named(graph))
+        proto = ir.to_proto(row.with_safe_names(graph))
     if proto is not None:
         if input_shape:
             raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
@@ -88,7 +88,7 @@ def check(
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
         graph, file = ir.from_proto(file, ir.model_label(model)), None  # the graph holds its constants now
-    row = wish.target(get_target(platform or QuantConfig().platform))
+    row = wish.apply_to(get_target(platform or QuantConfig().platform))
     graph, notes = normalize_model(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
 

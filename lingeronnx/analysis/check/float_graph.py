@@ -42,7 +42,7 @@ def check_float(
     ahead = forecast_deployment(mended, target)
     pieces = ahead.program.verdicts if ahead.program.parts else [] if ahead.choice is None else [ahead.choice.verdict]
     met = []
-    seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
+    seen = [(str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph]
     for fault in target.faults:
         nodes = [name for name, faults in seen if fault in faults]
         if nodes and not any(fault.text in v.rule for v in violations):
@@ -57,12 +57,12 @@ def check_float(
         faults=met,
         notes=list(notes),
         choice=ahead.choice,
-        formed=ahead.formed,
+        lowering_rewrites=ahead.rewrites,
         program=ahead.program,
-        on_host=ahead.host,
-        share=ahead.share,
+        host_nodes=ahead.host_nodes,
+        chip_mac_share=ahead.chip_mac_share,
         merges=ahead.merges,
-        time=latency_options.told(target, pieces, has_host_parts=bool(host or ahead.host)),
+        time=latency_options.estimate_call(target, pieces, has_host_parts=bool(host or ahead.host_nodes)),
     )
 
 
@@ -72,7 +72,7 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
     A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
     """
     parts = partition_with_clip_fallback(model, target, {}, 8)
-    fallbacks, host = split_float_nodes(model, parts.floats, parts.inside)
+    fallbacks, host = split_float_nodes(model, parts.floats, parts.integer_node_ids)
     between, outside = ({entry.node for entry in entries} for entries in (fallbacks, host))
     violations: list[Violation] = []
     broken: set[str] = set()
@@ -81,9 +81,9 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
         op, _ = find_lowering_rule(node, target)
         if name in outside and not count_macs(node):
             continue
-        own = op.violations(node, target) if op is not None else []
-        if not own and op is not None and not op.available(target):
-            own = [make_violation(node, op.absence(node, target), "", MOVE_NODE_REMEDY)]
+        own = op.find_violations(node, target) if op is not None else []
+        if not own and op is not None and not op.is_available(target):
+            own = [make_violation(node, op.explain_unavailable(node, target), "", MOVE_NODE_REMEDY)]
         if not own and name in between:
             why = parts.floats[name] or "a float operator"
             own = [make_violation(node, f"{why}: it stays in float between integer operators", "", MOVE_NODE_REMEDY)]

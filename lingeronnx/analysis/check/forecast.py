@@ -35,10 +35,10 @@ class Forecast:
     """
 
     choice: PackerArguments | None = None
-    formed: Sequence[AppliedRewrite] = ()
+    rewrites: Sequence[AppliedRewrite] = ()
     program: ProgramReport = field(default_factory=ProgramReport)
-    host: Sequence[FloatNode] = ()
-    share: float = 1.0
+    host_nodes: Sequence[FloatNode] = ()
+    chip_mac_share: float = 1.0
     merges: Sequence[MergeOption] = ()
 
 
@@ -49,29 +49,29 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
     the host, by evidence or with `max_parts`, stays on the chip here.
     """
     parts = partition_with_clip_fallback(model, target, {}, 8)
-    if not target.packs or not parts.ops:
+    if not target.has_packer or not parts.ops:
         return Forecast()
     lowered = _lower_with_placeholder_scales(parts, target)
     if lowered is None:
         return Forecast()
     graph, choice = lowered.graph, None
     formed: Sequence[AppliedRewrite] = ()
-    fallbacks, host = split_float_nodes(model, parts.floats, parts.inside)
+    fallbacks, host = split_float_nodes(model, parts.floats, parts.integer_node_ids)
     if not fallbacks:
-        graph, formed = target.finish(graph)
-        choice = target.verdict(extract_chip_part(target.named(graph), target))
-        if choice.verdict.chip_ready:
+        graph, formed = target.run_backend_passes(graph)
+        choice = target.evaluate_packing(extract_chip_part(target.with_safe_names(graph), target))
+        if choice.verdict.is_chip_ready:
             return Forecast(choice, formed)
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
     work = sum(count_macs(node) for node in model.graph)
-    share = sum(count_macs(node) for node, _ in parts.nodes) / work if work else 1.0
+    share = sum(count_macs(node) for node, _ in parts.integer_nodes) / work if work else 1.0
     fewer = find_merge_options([entry.node for entry in fallbacks], model, target)
     return Forecast(choice, formed, program, [*fallbacks, *host], share, fewer)
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
     """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
-    if not target.runs(CLIP.name):
+    if not target.can_run(CLIP.name):
         partition = partition_graph(
             _replace_clips_with_relu(partition.graph, find_saturating_clips(partition, target, 8)),
             target,

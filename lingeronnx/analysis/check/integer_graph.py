@@ -52,7 +52,7 @@ def check_integer(model: ir.Model, target: Target) -> Check:
         ]
         violations += missing
         lowering = get_rule_for_integer_op(form)
-        leaves = lowering is not None and lowering.wide and "scale_o" not in node.attributes
+        leaves = lowering is not None and lowering.allows_wide_output and "scale_o" not in node.attributes
         if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
@@ -69,8 +69,8 @@ def check_integer(model: ir.Model, target: Target) -> Check:
                 text, remedy = format_limit_rule(judge, target)
                 violations.append(make_violation(node, text, str(measured), remedy))
         violations += _violated_limits(integer_node, target)
-        if integer_node.writes is not None:
-            known.update({str(v.name): integer_node.writes for v in node.outputs if v.name})
+        if integer_node.output_qparams is not None:
+            known.update({str(v.name): integer_node.output_qparams for v in node.outputs if v.name})
     if "platform" in target.node_attributes.get("", {}) and not any(
         "platform" in node.attributes for node in model.graph
     ):
@@ -91,21 +91,25 @@ _INTEGER_TYPES = ("INT8", "INT16", "INT32", "UINT8")
 def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violation]:
     """Return the limits of the operator that the integer node breaks; none where it is not all there."""
     lowering = get_rule_for_integer_op(integer_node.form)
-    judged = lowering is not None and target.runs(integer_node.form.name) and integer_node.form.whole(integer_node.node)
-    return lowering.violations(integer_node.node, target) if lowering is not None and judged else []
+    judged = (
+        lowering is not None
+        and target.can_run(integer_node.form.name)
+        and integer_node.form.can_check_limits(integer_node.node)
+    )
+    return lowering.find_violations(integer_node.node, target) if lowering is not None and judged else []
 
 
 def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Iterator[str]:
     stated = {**node.attributes}
     known = {ATTRIBUTE_RENAMES.get(name, name) for name in stated}
     for spec in op_format.attributes:
-        if spec.required and spec.name not in known:
+        if spec.is_required and spec.name not in known:
             yield spec.name
     wanted = target.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
     if is_quantized_domain(node) and (op_format not in (QUANT, DEQUANT, REQUANT) or modes and op_format is REQUANT):
         lowering = get_rule_for_integer_op(op_format)
-        weights = lowering is not None and lowering.scaling.factor == "absorbed"
+        weights = lowering is not None and lowering.scale_constraints.factor_behavior == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
         if key in wanted and key not in stated and (not modes or weights or op_format is REQUANT):
             yield f"{key} ({wanted[key]})"

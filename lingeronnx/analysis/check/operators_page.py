@@ -62,7 +62,7 @@ def _render_operator_table() -> list[str]:
         f"|---|---|{'---|' * len(PLATFORMS)}",
     ]
     entries = [(form.name, get_rule_for_integer_op(form)) for form in INTEGER_OPS] + [
-        (op.name, op) for op in LOWERING_RULES if op.title
+        (op.name, op) for op in LOWERING_RULES if op.composition_name
     ]
     for name, op in entries:
         source = (
@@ -73,17 +73,19 @@ def _render_operator_table() -> list[str]:
 
 
 def _format_support(name: str, op: Op | None, target: Target) -> str:
-    if not target.runs(name):
-        return "composed" if op is not None and op.available(target) else "no"
+    if not target.can_run(name):
+        return "composed" if op is not None and op.is_available(target) else "no"
     return "limits" if op is not None and _format_limits(op, target) else "yes"
 
 
 def _format_limits(op: Op, target: Target) -> list[str]:
     """Return the limits of `op` on `target` as text."""
-    if target.ops[op.name].limits is None and not target.packs:
+    if target.ops[op.name].limits is None and not target.has_packer:
         return []
     return [
-        format_limit_rule(constraint, target)[0] for constraint in op.limits(target) if has_limit(constraint, target)
+        format_limit_rule(constraint, target)[0]
+        for constraint in op.get_limits(target)
+        if has_limit(constraint, target)
     ]
 
 
@@ -93,7 +95,7 @@ def has_limit(constraint: LimitCheck, target: Target) -> bool:
         text = format_limit_rule(constraint, target)[0]
     except AttributeError:  # it quotes a column that this row leaves open as a whole
         return False
-    return "None" not in text and target.vendor.applies(constraint, target)
+    return "None" not in text and target.vendor.has_limit(constraint, target)
 
 
 def _render_limits() -> list[str]:
@@ -102,7 +104,7 @@ def _render_limits() -> list[str]:
     for op in LOWERING_RULES:
         rules: dict[str, list[str]] = {}
         for target in PLATFORMS:
-            if target.runs(op.name):
+            if target.can_run(op.name):
                 for text in _format_limits(op, target):
                     rules.setdefault(text, []).append(target.name)
         if rules:

@@ -59,14 +59,14 @@ def check_packed(
         check_nodes(graph)
     if target is None:
         target = _named_target(proto) if graph is None else detect_target(graph)
-    target = latency_options.target(target)
+    target = latency_options.apply_to(target)
     check = Check(target.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, target)
     if graph_read is not None:
         check = replace(
             check,
             notes=[*(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)), *check.notes],
         )
-    if not target.packs:
+    if not target.has_packer:
         return check
     between, host = ([], []) if graph is None else _split_float_nodes(graph)
     if graph is not None and between and packer_args is None:
@@ -75,9 +75,11 @@ def check_packed(
     words = None
     if packer_args is not None:
         words = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
-    choice = target.verdict(part, words)
+    choice = target.evaluate_packing(part, words)
     return replace(
-        check, choice=choice, time=latency_options.told(target, [choice.verdict], has_host_parts=bool(between or host))
+        check,
+        choice=choice,
+        time=latency_options.estimate_call(target, [choice.verdict], has_host_parts=bool(between or host)),
     )
 
 
@@ -92,10 +94,10 @@ def _add_parts(
     return replace(
         check,
         program=program,
-        on_host=floats,
-        share=on_chip / (on_chip + on_host) if on_chip else 0.0,
+        host_nodes=floats,
+        chip_mac_share=on_chip / (on_chip + on_host) if on_chip else 0.0,
         merges=find_merge_options([entry.node for entry in floats], graph, target),
-        time=latency_options.told(target, program.verdicts, has_host_parts=True),
+        time=latency_options.estimate_call(target, program.verdicts, has_host_parts=True),
     )
 
 

@@ -23,10 +23,10 @@ def render_check_section(check: Check) -> PageSection:
             [("platform", check.platform), ("judged", f"the {check.kind} graph"), *_packing_facts(check)]
         )
     )
-    if check.choice is not None and check.choice.line:
+    if check.choice is not None and check.choice.command_line:
         html += [
             components.heading("Arguments of the packer"),
-            components.copyable_command(check.choice.line, "arguments of the packer"),
+            components.copyable_command(check.choice.command_line, "arguments of the packer"),
         ]
     html += _render_cost(check)
     html += [
@@ -56,8 +56,8 @@ def _render_cost(check: Check) -> list[str]:
         components.heading("Memory and cost"),
         components.usage_bar("shared memory", cost.shared, cost.shared_limit),
     ]
-    html += [components.usage_bar("psram", cost.psram, cost.psram_limit), components.paragraph(cost.text())]
-    cycles = [""] * len(cost.layers) if latency is None else [f"{layer.total:,.0f}" for layer in latency.layers]
+    html += [components.usage_bar("psram", cost.psram, cost.psram_limit), components.paragraph(cost.format_totals())]
+    cycles = [""] * len(cost.layers) if latency is None else [f"{layer.total_cycles:,.0f}" for layer in latency.layers]
     rows = [
         [
             components.breakable_path(layer.node),

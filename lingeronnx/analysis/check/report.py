@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
+from ...deprecation import keep_old_members
 from ...flow.report import FloatNode, format_findings, format_float_nodes, format_rewrites
 from ...flow.report.merges import MergeOption
 from ...flow.report.program import PartReport, ProgramReport
@@ -37,6 +38,7 @@ class WorkedAround:
     nodes: Sequence[str]
 
 
+@keep_old_members("0.3", formed="lowering_rewrites", on_host="host_nodes", share="chip_mac_share")
 @dataclass(frozen=True)
 class Check(Sequence[Violation]):
     """The violations of a model on a platform; a sequence of them.
@@ -49,7 +51,7 @@ class Check(Sequence[Violation]):
         with placeholder scales. formed : what is done to its integer graph then
     program : the parts in which a model runs that is not chip-ready, a float one before calibration. on_host : its
         float operators then.
-    share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
+    chip_mac_share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
     time : how long a call takes on the chip
     """
 
@@ -62,10 +64,10 @@ class Check(Sequence[Violation]):
     faults: Sequence[WorkedAround] = ()
     notes: Sequence[str] = field(default_factory=list)
     choice: PackerArguments | None = None
-    formed: Sequence[AppliedRewrite] = ()
+    lowering_rewrites: Sequence[AppliedRewrite] = ()
     program: ProgramReport = field(default_factory=ProgramReport)
-    on_host: Sequence[FloatNode] = ()
-    share: float = 1.0
+    host_nodes: Sequence[FloatNode] = ()
+    chip_mac_share: float = 1.0
     merges: Sequence[MergeOption] = ()
     time: CallLatency = field(default_factory=CallLatency)
 
@@ -79,12 +81,12 @@ class Check(Sequence[Violation]):
     @property
     def packs(self) -> bool | None:
         """Whether the packer takes the graph, or all of its parts; None for what is not packed."""
-        return all(verdict.packs for verdict in self.verdicts) if self.verdicts else None
+        return all(verdict.is_packable for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def runs_right(self) -> bool | None:
         """Whether the chip then gives the simulator's integers; None for what is not packed."""
-        return all(verdict.runs_right for verdict in self.verdicts) if self.verdicts else None
+        return all(verdict.is_correct for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
@@ -99,7 +101,7 @@ class Check(Sequence[Violation]):
     @property
     def sound(self) -> bool:
         """Whether nothing is broken, what is packed packs and is right, and a call is as fast as it shall be."""
-        ready = all(verdict.chip_ready for verdict in self.verdicts)
+        ready = all(verdict.is_chip_ready for verdict in self.verdicts)
         return ready and not self.violations and not self.time.findings
 
     def __len__(self) -> int:
@@ -124,19 +126,19 @@ class Check(Sequence[Violation]):
             "violations": [vars(v) for v in self.violations],
             "fitted": [vars(f) for f in self.fitted],
             "remaining": [vars(v) for v in self.remaining],
-            "formed": [vars(f) for f in self.formed],
+            "formed": [vars(f) for f in self.lowering_rewrites],
             "host_part": [vars(n) for n in self.host_part],
             "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
             "notes": list(self.notes),
             "packs": self.packs,
             "runs_right": self.runs_right,
-            "packer_args": None if self.choice is None else self.choice.line,
+            "packer_args": None if self.choice is None else self.choice.command_line,
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
             "program": [part.to_dict() for part in self.program.parts],
-            "runs": self.program.text(self.share) if self.program.parts else "",
-            "crossings": self.program.crossings,
-            "on_host": [vars(n) for n in self.on_host],
+            "runs": self.program.format_line(self.chip_mac_share) if self.program.parts else "",
+            "crossings": self.program.host_chip_transfers,
+            "on_host": [vars(n) for n in self.host_nodes],
             "merges": [merge.to_dict() for merge in self.merges],
             "time": self.time.to_dict(),
         }
@@ -158,7 +160,7 @@ class Check(Sequence[Violation]):
             mended = self.kind == "float" and not self.remaining
             broken = _format_rule_count("limit", [(v.rule, v.node) for v in self.violations])
             said.append(f"{broken}{f'; {_FIXED_BY_FIT}' if mended else ''}")
-        if self.kind == "integer" and self.program.runs:
+        if self.kind == "integer" and self.program.runs_correctly:
             said.append(f"each of its {len(self.program.chip)} chip parts packs and is right")
         return f"{self.platform}: {'; '.join(said)}"
 
@@ -168,15 +170,15 @@ class Check(Sequence[Violation]):
         What is alike is one line, and all of it takes a screen where that is possible; full : a line for every node.
         """
         if full:
-            return self._lines(None)
+            return self._format_lines(None)
         lines: list[str] = []
         for most in range(_MAX_LINES_PER_SECTION, 0, -1):
-            lines = self._lines(most)
+            lines = self._format_lines(most)
             if count_screen_lines(lines) <= SCREEN_LINES:
                 break
         return lines
 
-    def _lines(self, most: int | None) -> list[str]:
+    def _format_lines(self, most: int | None) -> list[str]:
         """Return the report with at most so many lines of one sort; None: all of it."""
         full = most is None
         left = {(v.node, v.rule) for v in self.remaining}
@@ -199,57 +201,66 @@ class Check(Sequence[Violation]):
         lines += truncate_lines(
             [f"worked around: {m.text} ({_format_first_names(m.nodes)})" for m in self.faults], most
         )
-        lines += self._packed(most)
-        lines += self._in_parts(most)
+        lines += self._format_packing(most)
+        lines += self._format_parts(most)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
         notes = truncate_lines(
             [f"note: {note}" for note in (self.notes if full else merge_similar_lines(self.notes))], most
         )
-        return [*lines, *self._cost(None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])), *notes]
+        return [
+            *lines,
+            *self._format_cost(None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])),
+            *notes,
+        ]
 
-    def _packed(self, most: int | None) -> list[str]:
+    def _format_packing(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
         if self.choice is None and self.verdicts:
             return truncate_lines(format_findings(self.findings, most is None), most)
         if self.choice is None:
-            ahead = self.kind == "float" and get_target(self.platform).packs
+            ahead = self.kind == "float" and get_target(self.platform).has_packer
             alone = ahead and not self.program.parts
             return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
         verdict, full = self.choice.verdict, most is None
-        lines = truncate_lines([f"after lowering: {line}" for line in format_rewrites(self.formed, full)], most)
+        lines = truncate_lines(
+            [f"after lowering: {line}" for line in format_rewrites(self.lowering_rewrites, full)], most
+        )
         lines += truncate_lines(format_findings(self.findings, full), most)
-        right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
-        if verdict.warned:
+        right = "it packs and is right" if verdict.is_correct else "it packs and is not right on the chip"
+        if verdict.has_overrun_warning:
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
-        how = f"packed with {_truncate(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
-        return [*lines, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
+        how = (
+            f"packed with {_truncate(self.choice.command_line)}{when}: "
+            f"{right if verdict.is_packable else 'it does not pack'}"
+        )
+        return [*lines, *([f"note: {verdict.assumption_summary}"] if verdict.assumption_summary else []), how]
 
-    def _in_parts(self, most: int | None) -> list[str]:
+    def _format_parts(self, most: int | None) -> list[str]:
         """Return in which parts a model runs, what is the host's then, and what would make them fewer."""
         program = self.program
         if not program.parts:
             return []
         where = f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
-        lines = [f"{where}: {program.text(self.share)}, {program.crossings} crossings"]
+        lines = [f"{where}: {program.format_line(self.chip_mac_share)}, {program.host_chip_transfers} crossings"]
         lines += truncate_lines(
             [line for part in program.chip if self.kind == "integer" for line in _format_part(part)], most
         )
         lines += truncate_lines(
-            [f"on the host: {line}" for line in format_float_nodes(self.on_host, most is None)], most
+            [f"on the host: {line}" for line in format_float_nodes(self.host_nodes, most is None)], most
         )
         return [*lines, *truncate_lines([f"fewer parts: {merge}" for merge in self.merges], most)]
 
-    def _cost(self, room: int | None) -> list[str]:
+    def _format_cost(self, room: int | None) -> list[str]:
         """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
         cost = self.cost
         if cost is None:
             return []
         for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
-            lines = ["cost on the chip:", *cost.table(layers, latency=self.time.latency)]
+            lines = ["cost on the chip:", *cost.format_table(layers, latency=self.time.latency)]
             if room is None or count_screen_lines(lines) <= room and layers >= min(len(cost.layers), _MIN_COST_ROWS):
                 return lines
-        return [f"cost on the chip: {cost.text()}"]
+        return [f"cost on the chip: {cost.format_totals()}"]
 
 
 _MAX_LINES_PER_SECTION = 6  # lines of one sort in a short report
@@ -261,7 +272,10 @@ def _format_part(part: PartReport) -> list[str]:
     """Return what the packer and the chip make of a part."""
     right = "it packs and is right" if part.runs else "it does not run on the chip"
     cost = part.verdict.cost if part.verdict is not None else None
-    return [f"{part.name}: packed with {_truncate(part.packer_args)}: {right}", *([f"  {cost.text()}"] if cost else [])]
+    return [
+        f"{part.name}: packed with {_truncate(part.packer_args)}: {right}",
+        *([f"  {cost.format_totals()}"] if cost else []),
+    ]
 
 
 def _format_rule_count(what: str, broken: Sequence[tuple[str, str]]) -> str:

@@ -43,7 +43,7 @@ class Structure:
     """The five parts; rows are tuples of texts."""
 
     unfused: Sequence[tuple[str, ...]]
-    used: Sequence[tuple[str, ...]]
+    use_counts: Sequence[tuple[str, ...]]
     outputs: Sequence[tuple[str, ...]]
     weights: Sequence[tuple[str, ...]]
     suspicions: Sequence[Suspicion]
@@ -53,7 +53,11 @@ class Structure:
         wrong = [(s.layer, s.kind, s.measured, s.limit, s.remedy) for s in self.suspicions]
         parts = (
             ("Fusable patterns left unfused", _UNFUSED_COLUMNS, self.unfused),
-            ("Layers and weights: how often each is used (1 is usual, 0 unused, more shared)", _USE_COLUMNS, self.used),
+            (
+                "Layers and weights: how often each is used (1 is usual, 0 unused, more shared)",
+                _USE_COLUMNS,
+                self.use_counts,
+            ),
             ("Outputs: how each operator's output is held", _OUTPUT_COLUMNS, self.outputs),
             ("Weights: how each is held", _WEIGHT_COLUMNS, self.weights),
             ("What looks wrong", _SUSPICION_COLUMNS, wrong),
@@ -65,7 +69,7 @@ class Structure:
 
     def lines(self) -> list[str]:
         """Return what looks wrong but for broken limits, a line each; and what is used more than once or not at all."""
-        odd = [f"{kind} {name}: used {times} times" for name, kind, times in self.used if times != "1"]
+        odd = [f"{kind} {name}: used {times} times" for name, kind, times in self.use_counts if times != "1"]
         return [*(str(s) for s in self.suspicions if s.kind != LIMIT_KIND), *odd]
 
     def to_dict(self) -> dict[str, object]:
@@ -76,7 +80,7 @@ class Structure:
 
         return {
             "unfused": rows(_UNFUSED_COLUMNS, self.unfused),
-            "used": rows(_USE_COLUMNS, self.used),
+            "used": rows(_USE_COLUMNS, self.use_counts),
             "outputs": rows(_OUTPUT_COLUMNS, self.outputs),
             "weights": rows(_WEIGHT_COLUMNS, self.weights),
             "looks_wrong": [vars(s) for s in self.suspicions],
@@ -151,7 +155,7 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
             return "-"
         if policy is None:
             return "the plan's"
-        setting = policy.of([name], qparams.bits)
+        setting = policy.policy_for_tensors([name], qparams.bits)
         if setting.scale is not None:
             return "fixed"
         return (
@@ -234,8 +238,8 @@ def describe_model(
 
     original : the user's own graph, for part 2; None takes the normalised one. violations : limits that are broken.
     """
-    unfused = [(reason.name, reason.kind, reason.why) for reason in result.reasons]
-    floats, observer = result.plan.floats, _make_observer_lookup(result.basis.choice)
+    unfused = [(reason.name, reason.kind, reason.explanation) for reason in result.reasons]
+    floats, observer = result.plan.floats, _make_observer_lookup(result.basis.policy)
     outputs, weights = _output_and_weight_rows(
         result.float_graph, result.plan, observer, {}, result.ranges, lambda node, _: str(node.name) in floats
     )

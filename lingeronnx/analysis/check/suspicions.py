@@ -55,7 +55,7 @@ class Suspicion:
 
 def find_model_suspicions(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in a quantized float model."""
-    parts = Partition.of(result.float_graph, result.plan.floats, result.platform)
+    parts = Partition.build(result.float_graph, result.plan.floats, result.platform)
     return [
         *_find_narrow_outputs(parts, result),
         *_find_saturated_biases(result.graph),
@@ -95,11 +95,13 @@ def _from_violation(violation: Violation) -> Suspicion:
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
-    widest = 8 if result.platform.packs else max(result.platform.out_bits)
-    for node, op in partition.nodes:
+    widest = 8 if result.platform.has_packer else max(result.platform.out_bits)
+    for node, op in partition.integer_nodes:
         name = ir.output_name(node)
         q = result.plan.tensors.get(name)
-        leaves = op.wide and not any(id(use.node) in partition.inside for use in node.outputs[0].uses())
+        leaves = op.allows_wide_output and not any(
+            id(use.node) in partition.integer_node_ids for use in node.outputs[0].uses()
+        )
         if leaves and q is not None and q.bits <= 8 < widest:
             measured = f"'{name}' leaves the integers in {q.bits} bits"
             limit = f"{result.platform.name} gives it up to {widest}"
@@ -114,14 +116,14 @@ def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
     nodes = list(partition.graph.graph)
     for node in nodes:
         makers = [ir.producer(value) for value in node.inputs]
-        if any(m is not None and (id(m) in partition.inside or id(m) in after) for m in makers):
+        if any(m is not None and (id(m) in partition.integer_node_ids or id(m) in after) for m in makers):
             after.add(id(node))
     for node in reversed(nodes):
         users = [use.node for value in node.outputs for use in value.uses()]
-        if any(id(user) in partition.inside or id(user) in before for user in users):
+        if any(id(user) in partition.integer_node_ids or id(user) in before for user in users):
             before.add(id(node))
     for node in nodes:
-        if id(node) in after & before and id(node) not in partition.inside:
+        if id(node) in after & before and id(node) not in partition.integer_node_ids:
             yield Suspicion(
                 str(node.name),
                 "in float",
@@ -152,7 +154,7 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
 
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Scales that the platform holds coarser than the calibrator chose."""
-    choice, stats, row = result.basis.choice, result.basis.stats, result.platform
+    choice, stats, row = result.basis.policy, result.basis.stats, result.platform
     if choice is None:
         return
     for group in group_shared_scales(partition, row):
@@ -218,12 +220,12 @@ def _find_outlier_ranges(partition: Partition, stats: Mapping[str, TensorStats])
         largest, dynamic = max(observed.high, -observed.low), _abs_quantile(observed)
         if largest > MAX_RATIO * dynamic:
             yield _outlier_suspicion(name, largest, dynamic, _format_override(name, "calibrator:percentile"))
-    for node, op in partition.nodes:
-        weights = ((ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.parameters(node))
+    for node, op in partition.integer_nodes:
+        weights = ((ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.weight_inputs(node))
         for row in compute_outlier_rows((name, array) for name, array in weights if array is not None):
-            if row.outlier and row.largest > 0:
+            if row.is_outlier and row.max_abs > 0:
                 yield _outlier_suspicion(
-                    row.name, row.largest, row.dynamic, "clamp or normalise this layer in training"
+                    row.name, row.max_abs, row.quantile_99, "clamp or normalise this layer in training"
                 )
 
 
@@ -240,7 +242,7 @@ def _outlier_suspicion(name: str, largest: float, dynamic: float, remedy: str) -
 
 def _abs_quantile(stats: TensorStats) -> float:
     """Return the 0.99 quantile of the absolute values, to a bin's width."""
-    centres, counts = stats.occupied()
+    centres, counts = stats.nonzero_bins()
     order = np.argsort(np.abs(centres), kind="stable")
     reached = np.cumsum(counts[order])
     return float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])]) if len(order) else 0.0
@@ -248,15 +250,19 @@ def _abs_quantile(stats: TensorStats) -> float:
 
 def _find_concat_scale_mismatches(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Inputs of a Concat that would fit a much finer scale than its output has."""
-    choice, stats = result.basis.choice, result.basis.stats
-    for node, op in partition.nodes:
+    choice, stats = result.basis.policy, result.basis.stats
+    for node, op in partition.integer_nodes:
         q = result.plan.tensors.get(ir.output_name(node))
-        if op.format is not CONCAT or q is None or choice is None:
+        if op.integer_op is not CONCAT or q is None or choice is None:
             continue
         for value in node.inputs:
             name = "" if value is None else str(value.name)
             observed = stats.get(name)
-            own = None if observed is None or observed.squares == 0 else choice.of([name], q.bits).best(observed)
+            own = (
+                None
+                if observed is None or observed.sum_of_squares == 0
+                else choice.policy_for_tensors([name], q.bits).choose_scale(observed)
+            )
             if own is not None and own >= _MIN_SCALE_RATIO * q.scale:
                 yield Suspicion(
                     str(node.name),
@@ -276,7 +282,7 @@ def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
             continue
         attrs = read_attributes(op, node)
         scale = get_number(attrs, "scale_o")
-        for index, q in op.read_scales(attrs).items():
+        for index, q in op.input_qparams(attrs).items():
             if q.scale >= _MIN_SCALE_RATIO * scale:
                 measured = f"'{ir.input_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
                 yield Suspicion(
@@ -297,7 +303,7 @@ def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
         if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
         lowering = get_rule_for_integer_op(op)
-        if small or (value.dtype is None and not (lowering is not None and lowering.wide)):
+        if small or (value.dtype is None and not (lowering is not None and lowering.allows_wide_output)):
             yield Suspicion(
                 str(value.name),
                 "no Dequant",

@@ -27,9 +27,9 @@ def render_time_plot(time: CallLatency, title: str) -> str:
     """Return the picture of a call whose cycles are known; of many layers the heaviest are drawn."""
     latency = time.latency
     assert latency is not None
-    heaviest = {id(layer) for layer in sorted(latency.layers, key=lambda layer: -layer.total)[:_MAX_LAYERS]}
+    heaviest = {id(layer) for layer in sorted(latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_LAYERS]}
     layers = [layer for layer in latency.layers if id(layer) in heaviest]
-    scale = (_WIDTH - _LEFT - _RIGHT) / max((layer.total for layer in layers), default=1.0) if layers else 1.0
+    scale = (_WIDTH - _LEFT - _RIGHT) / max((layer.total_cycles for layer in layers), default=1.0) if layers else 1.0
     left = len(latency.layers) - len(layers)
     note = f" ({left} lighter layers are left out)" if left else ""
     parts = [_svg_text(12, 22, title, 'font-size="15"')]
@@ -70,7 +70,7 @@ def _render_bar(layer: LayerLatency, y: float, scale: float, total: float) -> Se
         if width > 0:
             drawn.append(_svg_rect(x, y, width, color))
         x += max(width, 0.0)
-    share = 100 * layer.total / total if total else 0.0
+    share = 100 * layer.total_cycles / total if total else 0.0
     more = "" if layer.priced else " + no price"
-    drawn.append(_svg_text(x + 6, y + 10, f"{layer.total:,.0f} ({share:.0f} %){more}"))
+    drawn.append(_svg_text(x + 6, y + 10, f"{layer.total_cycles:,.0f} ({share:.0f} %){more}"))
     return drawn

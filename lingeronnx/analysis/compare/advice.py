@@ -52,7 +52,7 @@ def diagnose(
 
     closer = LayerExaminer(tensor_join, feeds)
     told, fixed = (
-        closer.made and _records_settings(tensor_join),
+        closer.is_unmodified and _records_settings(tensor_join),
         _extend_to_shared_scale(_user_fixed_tensors(tensor_join), rows, before),
     )
     for name, row in rows.items():
@@ -154,7 +154,7 @@ def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
                     yield from iter_nearest_rows(read)
 
     for name in tensor_join.rows:
-        node = source.node(tensor_join.written(name))
+        node = source.node(tensor_join.baseline_name(name))
         reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
         by_row[name] = list(dict.fromkeys(p for value in reads for p in iter_nearest_rows(value) if p != name))
     return by_row

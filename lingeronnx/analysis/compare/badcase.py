@@ -84,7 +84,7 @@ def find_bad_case(
     for step, (feeds, labels) in enumerate(Data(data, list(specs.values()), limit=limit).batches(batch)):
         if steps is not None and step >= steps:
             break
-        count = max((spec.count(feeds[n]) for n, spec in specs.items() if spec.batched), default=1)
+        count = max((spec.count_samples(feeds[n]) for n, spec in specs.items() if spec.accepts_any_batch), default=1)
         both = zip(
             *(_iter_samples(_run_output(side, name, feeds), axis, count, name) for side in (base, other)), strict=True
         )
@@ -186,7 +186,9 @@ def _extract_sample(
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return a copy of one sample and its label."""
     one = {
-        name: specs[name].samples(array, index, index + 1).copy() if specs[name].batched and count > 1 else array.copy()
+        name: specs[name].slice_samples(array, index, index + 1).copy()
+        if specs[name].accepts_any_batch and count > 1
+        else array.copy()
         for name, array in feeds.items()
     }
     return one, None if labels is None else np.atleast_1d(labels)[index : index + 1].copy()

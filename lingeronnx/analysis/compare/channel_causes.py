@@ -28,22 +28,24 @@ _MIN_PEAK_TO_RMS = 15.0  # times its root mean square that a channel reaches whe
 class StoredRanges:
     """What the channels of a tensor reach as they are stored, float64 [C] each.
 
-    reach : the largest |x|. power : its root mean square. moving : the reach of those that speak. middle : of the
+    max_abs : the largest |x|. power : its root mean square. moving : the reach of those that speak. middle : of the
     channel in the middle of these. level : in dB, what the channel in the middle is left.
     """
 
-    reach: np.ndarray
-    power: np.ndarray
-    moving: np.ndarray
-    middle: float
-    level: float
+    max_abs: np.ndarray
+    rms: np.ndarray
+    active_max_abs: np.ndarray
+    median_max_abs: float
+    median_sqnr_db: float
 
     @classmethod
     def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
         """Return those of a tensor that is held as `stored_form`."""
         channels = row.channels
-        reach, power = (array * np.array(stored_form.factor) for array in (channels.reach, np.sqrt(channels.power)))
-        moving, levels = reach[channels.speaking], channels.sqnr()
+        reach, power = (
+            array * np.array(stored_form.factor) for array in (channels.max_abs, np.sqrt(channels.mean_square))
+        )
+        moving, levels = reach[channels.is_active], channels.sqnr_db()
         middle = float(np.median(moving)) if moving.size else 0.0
         return cls(reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf)
 
@@ -61,17 +63,19 @@ def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> Layer
 
 
 def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin) -> LayerFinding | None:
-    tail, top = row.judged.x.largest / max(_abs_quantile_99(row), 1e-30), int(ranges.reach.argmax())
-    level = min(row.judged.sqnr, ranges.level)
+    tail, top = row.effective.x.largest / max(_abs_quantile_99(row), 1e-30), int(ranges.max_abs.argmax())
+    level = min(row.effective.sqnr, ranges.median_sqnr_db)
     if (
         tail <= _MAX_OUTLIER_RATIO
-        or ranges.reach[top] <= _MIN_PEAK_TO_RMS * ranges.power[top]
+        or ranges.max_abs[top] <= _MIN_PEAK_TO_RMS * ranges.rms[top]
         or level >= _POOR_SQNR_DB
     ):
         return None
-    own = np.count_nonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle) <= max(1, len(ranges.reach) // 8)
+    own = np.count_nonzero(ranges.max_abs > _MAX_CHANNEL_RATIO * ranges.median_max_abs) <= max(
+        1, len(ranges.max_abs) // 8
+    )
     even = (
-        _equalization_options(row, tensor_join) if own and ranges.middle > 0 else ()
+        _equalization_options(row, tensor_join) if own and ranges.median_max_abs > 0 else ()
     )  # of few channels: they need not be cut off
     return make_finding(
         row,
@@ -89,17 +93,17 @@ def _diagnose_rare_values(row: ComparedTensor, ranges: StoredRanges, tensor_join
 
 
 def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin) -> LayerFinding | None:
-    large_ones = np.flatnonzero(ranges.reach > _MAX_CHANNEL_RATIO * ranges.middle)
-    if ranges.middle <= 0 or ranges.level >= _POOR_SQNR_DB or not large_ones.size:
+    large_ones = np.flatnonzero(ranges.max_abs > _MAX_CHANNEL_RATIO * ranges.median_max_abs)
+    if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large_ones.size:
         return None
-    if ranges.power[large_ones].max() <= _MAX_CHANNEL_RATIO / 2 * np.median(ranges.power[row.channels.speaking]):
+    if ranges.rms[large_ones].max() <= _MAX_CHANNEL_RATIO / 2 * np.median(ranges.rms[row.channels.is_active]):
         return None
-    few = len(large_ones) <= max(1, len(ranges.reach) // 8)
-    times = format_distinct_from(ranges.reach.max() / ranges.middle, _MAX_CHANNEL_RATIO)
+    few = len(large_ones) <= max(1, len(ranges.max_abs) // 8)
+    times = format_distinct_from(ranges.max_abs.max() / ranges.median_max_abs, _MAX_CHANNEL_RATIO)
     measured = (
         f"channel {_format_channels(large_ones)} reaches {times} times as far as the channel in the middle, which is "
         "left "
-        f"{ranges.level:.1f} dB"
+        f"{ranges.median_sqnr_db:.1f} dB"
     )
     return _make_uneven_finding(row, "outlier channel" if few else "uneven channels", measured, ranges, tensor_join)
 
@@ -107,14 +111,14 @@ def _diagnose_large_channels(row: ComparedTensor, ranges: StoredRanges, tensor_j
 def _diagnose_uneven_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    if ranges.level >= _UNEVEN_SQNR_DB or ranges.moving.size <= 3:
+    if ranges.median_sqnr_db >= _UNEVEN_SQNR_DB or ranges.active_max_abs.size <= 3:
         return None
-    low, high = (np.quantile(ranges.moving, share) for share in (0.1, 0.9))
+    low, high = (np.quantile(ranges.active_max_abs, share) for share in (0.1, 0.9))
     if high <= _MAX_CHANNEL_RATIO * low:
         return None
     measured = (
         f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the channel in the middle is left "
-        f"{ranges.level:.1f} dB"
+        f"{ranges.median_sqnr_db:.1f} dB"
     )
     return _make_uneven_finding(row, "uneven channels", measured, ranges, tensor_join)
 
@@ -130,13 +134,13 @@ def _make_uneven_finding(
         remedy="move the channels' ranges into the weights",
         options=_equalization_options(row, tensor_join),
         order=2,
-        sqnr_db=ranges.level,
+        sqnr_db=ranges.median_sqnr_db,
     )
 
 
 def _abs_quantile_99(row: ComparedTensor) -> float:
     """Return the 0.99 quantile of |x|, from the quantiles of x."""
-    histogram = row.judged.x.histogram
+    histogram = row.effective.x.histogram
     return max(abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005)), histogram.quantile(0.99))
 
 
@@ -156,7 +160,7 @@ def diagnose_uneven_weights(
     """Return whether most of the layer's weights have few bits left beside the largest."""
     node = tensor_join.other.node(row.name)
     array = ir.const_value(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
-    if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN_SQNR_DB:
+    if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.effective.sqnr > _UNEVEN_SQNR_DB:
         return None
     if any(p in by_layer and by_layer[p].kind == "outlier channel" for p in parents):
         return None
@@ -182,7 +186,7 @@ def diagnose_uneven_weights(
     return make_finding(
         row,
         kind="uneven weights",
-        measured=f"{measured}; {format_distinct_from(row.judged.sqnr, _UNEVEN_SQNR_DB)} dB",
+        measured=f"{measured}; {format_distinct_from(row.effective.sqnr, _UNEVEN_SQNR_DB)} dB",
         limit=f"a quarter, {_UNEVEN_SQNR_DB:g} dB",
         remedy="move the channels' ranges into the layers around",
         options=_equalization_options(row, tensor_join),
@@ -198,30 +202,30 @@ _CHANNEL_PRODUCING_OPS = operators.LAYER_OPS - operators.RECURRENT_OPS | {"Batch
 def diagnose_minor_issues(row: ComparedTensor, tensor_join: TensorJoin, explained: bool) -> LayerFinding | None:
     """Return dead channels, an output in few bits, or an error that nothing explains."""
     channels = row.channels
-    still = np.flatnonzero(channels.still) if channels.count > 1 else np.zeros(0)
-    if len(still) and row.kinds[0] in _CHANNEL_PRODUCING_OPS and len(still) < len(channels.still):
-        measured = f"channel {_format_channels(still)} never changes ({len(still)} of {len(channels.still)})"
+    still = np.flatnonzero(channels.is_constant) if channels.count > 1 else np.zeros(0)
+    if len(still) and row.kinds[0] in _CHANNEL_PRODUCING_OPS and len(still) < len(channels.is_constant):
+        measured = f"channel {_format_channels(still)} never changes ({len(still)} of {len(channels.is_constant)})"
         remedy = "take it out of the model, or train it again: it costs time and no accuracy"
         finding = make_finding(row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3)
-        share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
+        share = len(still) / len(channels.is_constant)  # a Relu that is never passed may be by chance of the data
         return replace(finding, weight=share / 100 if row.kinds[0] in _CLIPPING_OPS else share)
     graph = tensor_join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
-    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN_SQNR_DB:
+    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.effective.sqnr < _UNEVEN_SQNR_DB:
         return make_finding(
             row,
             kind="output in 8 bits",
-            measured=f"{format_distinct_from(row.judged.sqnr, _UNEVEN_SQNR_DB)} dB from its own layer",
+            measured=f"{format_distinct_from(row.effective.sqnr, _UNEVEN_SQNR_DB)} dB from its own layer",
             limit=f"{_UNEVEN_SQNR_DB:g} dB",
             remedy="leave the integers in float",
             options=(format_override(row, "out_bits:float"),),
             order=3,
         )
-    if row.local is not None and not explained and row.judged.sqnr < _LOW_SQNR_DB:
+    if row.local is not None and not explained and row.effective.sqnr < _LOW_SQNR_DB:
         return make_finding(
             row,
             kind="similarity low",
-            measured=f"{format_distinct_from(row.judged.sqnr, _LOW_SQNR_DB)} dB from its own layer",
+            measured=f"{format_distinct_from(row.effective.sqnr, _LOW_SQNR_DB)} dB from its own layer",
             limit=f"{_LOW_SQNR_DB:g} dB",
             remedy="more effort, or the layer in float",
             options=("--effort normal",),

@@ -63,7 +63,7 @@ def _append_clip(
     graph: ir.Model, value: ir.Value, stored_form: StoredForm, like: np.ndarray, taken: set[str]
 ) -> ir.Value:
     """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
-    for op_type, end in zip(("Max", "Min"), stored_form.ends(like.ndim), strict=True):
+    for op_type, end in zip(("Max", "Min"), stored_form.representable_range(like.ndim), strict=True):
         most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
         bound = np.clip(end, -most, most).astype(like.dtype)
         constant = ir.add_initializer(graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound)

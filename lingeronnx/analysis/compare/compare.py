@@ -106,8 +106,8 @@ def _build_comparison(
         outputs=tensor_join.outputs,
         cycles=cycles_of_nodes(tensor_join.other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
         weight_bits=_weight_bits(tensor_join.other.graph),
-        tried=options,
-        notes=[said.open for said in answers.values() if said.open],
+        option_results=options,
+        notes=[said.undecided for said in answers.values() if said.undecided],
     )
 
 
@@ -160,7 +160,7 @@ def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> 
     texts = {
         "compare_per_layer_out.txt": _format_table(comparison),
         "compare_per_layer_out.csv": _format_csv(comparison),
-        "abnormal_layer_advisor.txt": comparison.advice(),
+        "abnormal_layer_advisor.txt": comparison.format_advice(),
         "profiler.html": render_comparison_page(comparison),
     }
     with created_folder(target, parents=True):

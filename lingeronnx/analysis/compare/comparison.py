@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...deprecation import keep_old_members
 from ...message_grouping import escape_invisible
 from ..stats.pair_measures import METRICS
 from ..text import wrap_text
@@ -25,6 +26,7 @@ COLUMNS = ("", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtyp
 CSV_ONLY_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node", "module")
 
 
+@keep_old_members("0.3", tried="option_results", advice="format_advice", why="finding_kind_of")
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison found.
@@ -33,7 +35,7 @@ class Comparison:
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
     cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
     where they are known. weight_bits : {node of the second model: bits of its weights}; nothing where all have 8.
-    tried : what the findings' options give; None where they were not tried. notes : what cannot
+    option_results : what the findings' options give; None where they were not tried. notes : what cannot
     be told.
     """
 
@@ -44,7 +46,7 @@ class Comparison:
     outputs: Mapping[str, float]
     cycles: Mapping[str, float] = field(default_factory=dict)
     weight_bits: Mapping[str, int] = field(default_factory=dict)
-    tried: OptionTrialResult | None = None
+    option_results: OptionTrialResult | None = None
     notes: Sequence[str] = ()
 
     @property
@@ -55,9 +57,9 @@ class Comparison:
     @property
     def worst(self) -> list[ComparedTensor]:
         """The five tensors whose own layer adds most, the worst first."""
-        return sorted(self.rows, key=lambda row: row.judged.sqnr)[:5]
+        return sorted(self.rows, key=lambda row: row.effective.sqnr)[:5]
 
-    def why(self, row: ComparedTensor) -> str:
+    def finding_kind_of(self, row: ComparedTensor) -> str:
         """Return what the findings say of a row, in a few words."""
         return next((f.kind for f in self.findings if row.name in (f.layer, *f.also)), "")
 
@@ -67,7 +69,7 @@ class Comparison:
 
         Those of all findings where nothing was tried, else the best of them together.
         """
-        return format_options(self.findings) if self.tried is None else " ".join(self.tried.best)
+        return format_options(self.findings) if self.option_results is None else " ".join(self.option_results.best)
 
     def table(self) -> list[dict[str, object]]:
         """Return a mapping of COLUMNS, CSV_ONLY_COLUMNS and `width_columns` for every tensor."""
@@ -89,14 +91,14 @@ class Comparison:
             "accuracy": None if self.accuracy is None else list(self.accuracy),
             "outputs": dict(self.outputs),
             "options": self.options,
-            "options_tried": None if self.tried is None else vars(self.tried),
+            "options_tried": None if self.option_results is None else vars(self.option_results),
             "notes": list(self.notes),
             "findings": [finding.to_dict() for finding in self.findings],
             "layers": [{key or "index": value for key, value in cells.items()} for cells in self.table()],
             "unpaired": list(self.join.unpaired),
         }
 
-    def advice(self) -> str:
+    def format_advice(self) -> str:
         """Return the text of the advisor's file."""
         lines = [f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples", *self._summary(), ""]
         for place, finding in enumerate(self.findings, 1):
@@ -113,9 +115,9 @@ class Comparison:
         """Return the lines on all options: which to take, and what they gave where they were tried."""
         if not format_options(self.findings):
             return []
-        if self.tried is None:
+        if self.option_results is None:
             return ["All options together (not tried):", f"   {self.options}", ""]
-        found = self.tried
+        found = self.option_results
         with_all = f"with all options {format_number(found.every)} dB, without {format_number(found.now)} dB"
         if not found.best:
             sure = "gives" if found.value - found.now < MIN_GAIN_DB else "is sure to give"
@@ -143,14 +145,14 @@ _INDENT = "   "
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     own = {} if row.local is None else row.local.to_dict()
-    values = row.pair.to_dict()
+    values = row.arrived.to_dict()
     form = row.held
     return {
         "": index,
         "mod_name": escape_invisible(row.name),
         "base_op_type": row.kinds[0],
         "analy_op_type": row.kinds[1],
-        "shape": list(row.whole),
+        "shape": list(row.total_shape),
         "quant_dtype": "float32" if form is None else f"int{form.q.bits}",
         "qscale": None if form is None else form.q.scale,
         **{name: values[name] for name in (*METRICS, *_RANGE_COLUMNS)},

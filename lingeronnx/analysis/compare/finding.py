@@ -62,7 +62,7 @@ def make_finding(
 
     sqnr_db : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8 bits is the weight.
     """
-    weight = _FULL_SQNR_DB - min(row.judged.sqnr if sqnr_db is None else sqnr_db, _FULL_SQNR_DB)
+    weight = _FULL_SQNR_DB - min(row.effective.sqnr if sqnr_db is None else sqnr_db, _FULL_SQNR_DB)
     return LayerFinding(
         layer=row.name,
         node=row.nodes[0],

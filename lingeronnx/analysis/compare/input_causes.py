@@ -40,11 +40,13 @@ def diagnose_inputs(tensor_join: TensorJoin, layout_checks: Mapping[str, InputLa
             yield finding
         elif (said := layout_checks.get(spec.name)) is not None and said.kind:
             yield _make_input_finding(row, said.kind, said.measured, said.limit, 50.0)
-        elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _MAX_CLIPPED_SHARE:
+        elif (
+            spec.name not in noted and row.effective.clipped is not None and row.effective.clipped > _MAX_CLIPPED_SHARE
+        ):
             yield _make_input_finding(
                 row,
                 "input not normalised",
-                f"{row.judged.clipped:.1%} of the values lie beyond what its scale holds ({format_range(row)})",
+                f"{row.effective.clipped:.1%} of the values lie beyond what its scale holds ({format_range(row)})",
                 f"at most {_MAX_CLIPPED_SHARE:.1%}",
                 60.0,
             )
@@ -54,9 +56,9 @@ def _compare_with_calibration(
     row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
 ) -> LayerFinding | None:
     """Return how an input differs from what was calibrated with."""
-    ours = row.channels.mean, row.channels.deviation
+    ours = row.channels.mean, row.channels.std
     if len(ours[0]) != len(mean):
-        ours = np.array([row.pair.x.mean]), np.array([math.sqrt(row.pair.x.variance)])
+        ours = np.array([row.arrived.x.mean]), np.array([math.sqrt(row.arrived.x.variance)])
     if (
         2 <= len(mean) <= 4
         and tensor_join.samples >= _MIN_SAMPLES

@@ -39,7 +39,7 @@ class InputLayoutCheck:
     kind: str = ""
     measured: str = ""
     limit: str = ""
-    open: str = ""
+    undecided: str = ""
 
 
 def check_input_layout(base: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> InputLayoutCheck:
@@ -51,10 +51,10 @@ def check_input_layout(base: TensorSource, name: str, feeds: Mapping[str, np.nda
     norm = _first_batch_norm(base.graph, name)
     if norm is None:
         return InputLayoutCheck(
-            open=f"'{name}': {told}: no BatchNormalization behind the first Conv holds what is usual"
+            undecided=f"'{name}': {told}: no BatchNormalization behind the first Conv holds what is usual"
         )
     if len(array) < _MIN_SAMPLES:
-        return InputLayoutCheck(open=f"'{name}': {told} from {len(array)} samples; {_MIN_SAMPLES} may do")
+        return InputLayoutCheck(undecided=f"'{name}': {told} from {len(array)} samples; {_MIN_SAMPLES} may do")
     found = {form: _distance(base, norm, {**feeds, name: turned}) for form, turned in _layout_variants(array)}
     plain = found.pop("")
     best = min(found, key=lambda form: found[form])
@@ -64,7 +64,7 @@ def check_input_layout(base: TensorSource, name: str, feeds: Mapping[str, np.nda
         return InputLayoutCheck(kind, numbers, f"less than {_MIN_DISTANCE_RATIO:g} times")
     near = [form for form, distance in found.items() if distance < _MIN_DISTANCE_RATIO * plain]
     if near:
-        return InputLayoutCheck(open=f"'{name}': cannot be told from {', '.join(near)}: {numbers}")
+        return InputLayoutCheck(undecided=f"'{name}': cannot be told from {', '.join(near)}: {numbers}")
     return InputLayoutCheck()
 
 

@@ -48,10 +48,10 @@ class ComparedTensor:
     """One tensor of both.
 
     name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
-    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch; `whole`
-    of all that was seen, one batch behind the other. pair :
+    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch;
+    `total_shape` of all that was seen, one batch behind the other. pair :
     the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
-    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `window`; None where
+    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `consumed_range`; None where
     something else does. channels : the same per channel.
     """
 
@@ -59,58 +59,58 @@ class ComparedTensor:
     kinds: tuple[str, str]
     nodes: tuple[str, str]
     module: str = ""
-    window: tuple[float, float] | None = None
+    consumed_range: tuple[float, float] | None = None
     shape: tuple[int, ...] = ()
-    pair: PairMeasures = field(default_factory=PairMeasures)
+    arrived: PairMeasures = field(default_factory=PairMeasures)
     local: PairMeasures | None = None
-    seen: PairMeasures | None = None
+    as_consumed: PairMeasures | None = None
     channels: ChannelSums = field(default_factory=ChannelSums)
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """The node that writes it, by all names that the user knows; the tensor where there is none."""
         return format_node_label(self.nodes[0], self.module) or self.name
 
     @property
-    def whole(self) -> tuple[int, ...]:
+    def total_shape(self) -> tuple[int, ...]:
         """Its shape over all of the data: as many on axis 0 as all batches have."""
         one = math.prod(self.shape[1:])
-        return (seen // one, *self.shape[1:]) if self.shape and one and (seen := self.pair.seen) else self.shape
+        return (seen // one, *self.shape[1:]) if self.shape and one and (seen := self.arrived.seen) else self.shape
 
     @property
     def held(self) -> StoredForm | None:
         """How what is analysed holds the tensor; None where in float."""
-        return self.pair.held
+        return self.arrived.held
 
     @property
-    def own(self) -> PairMeasures:
+    def local_or_arrived(self) -> PairMeasures:
         """The local error where it is known, else the error as it arrives."""
-        return self.pair if self.local is None else self.local
+        return self.arrived if self.local is None else self.local
 
     @property
-    def judged(self) -> PairMeasures:
+    def effective(self) -> PairMeasures:
         """What the layer itself does wrong, as far as it matters to what reads it."""
-        return self.own if self.seen is None else self.seen
+        return self.local_or_arrived if self.as_consumed is None else self.as_consumed
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def baseline_range(self) -> tuple[float, float]:
         """The least and the largest value of the baseline, as what reads it sees them."""
-        low, high = (-math.inf, math.inf) if self.window is None else self.window
-        x = self.pair.x
+        low, high = (-math.inf, math.inf) if self.consumed_range is None else self.consumed_range
+        x = self.arrived.x
         return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
 
-    def judge(self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray) -> None:
-        """Take in the two, of one shape, into `seen` and `channels`.
+    def add_effective(self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray) -> None:
+        """Take in the two, of one shape, into `as_consumed` and `channels`.
 
         whole : x where nothing that it is computed from is cut off.
         """
         raw = whole
-        if self.window is not None:
-            low, high = self.window
+        if self.consumed_range is not None:
+            low, high = self.consumed_range
             x, whole = np.clip(x, low, high), np.clip(whole, low, high)
-            y = np.clip(y, low, high) if stored_form is None else stored_form.between(y, high)
-            self.seen = self.seen or PairMeasures()
-            self.seen.add(x, y, stored_form, whole)
+            y = np.clip(y, low, high) if stored_form is None else stored_form.clip_stored(y, high)
+            self.as_consumed = self.as_consumed or PairMeasures()
+            self.as_consumed.add(x, y, stored_form, whole)
         factor = (1.0,) if stored_form is None else stored_form.factor
         self.channels.add(
             *(move_channel_axis(a, factor) for a in (x, y if stored_form is None else stored_form.real(y), raw))
@@ -119,14 +119,14 @@ class ComparedTensor:
     def merge(self, other: ComparedTensor) -> None:
         """Take in what another has counted."""
         self.shape = other.shape or self.shape
-        self.pair.merge(other.pair)
+        self.arrived.merge(other.arrived)
         self.channels.merge(other.channels)
         if other.local is not None:
             self.local = self.local or PairMeasures()
             self.local.merge(other.local)
-        if other.seen is not None:
-            self.seen = self.seen or PairMeasures()
-            self.seen.merge(other.seen)
+        if other.as_consumed is not None:
+            self.as_consumed = self.as_consumed or PairMeasures()
+            self.as_consumed.merge(other.as_consumed)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class PartialJoin:
     rows: dict[str, ComparedTensor]
     unpaired: Sequence[str]
     samples: int
-    labelled: int
+    labelled_samples: int
     hits: Sequence[Sequence[float]]
 
 
@@ -152,8 +152,8 @@ class TensorJoin:
         self, base: TensorSource, other: TensorSource, *, local: bool = True, state: Mapping[str, str] | None = None
     ) -> None:
         if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
-            other = other.of(base)
-        self.base, self.other, self._local = base, other, local and other.apart
+            other = other.renamed_for(base)
+        self.base, self.other, self._local = base, other, local and other.has_isolated_layers
         self.rows: dict[str, ComparedTensor] = {}
         self.unpaired: list[str] = []
         self.samples = 0
@@ -174,35 +174,35 @@ class TensorJoin:
         """The SQNR in dB of the graph outputs, as it arrives."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
         names = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
-        return {name: self.rows[name].pair.sqnr for name in names if name in self.rows}
+        return {name: self.rows[name].arrived.sqnr for name in names if name in self.rows}
 
     def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
         """Run a batch through both; DataError where they have no tensor in common."""
         known = {spec.name for spec in self.other.inputs}
         ours, theirs = ({**feeds, **ends} for ends in self._ends)
-        real = {name: array for name, array in self._real(self.base.run(ours)) if array.dtype.kind == "f"}
+        real = {name: array for name, array in self._iter_real(self.base.run(ours)) if array.dtype.kind == "f"}
         theirs = {name: array for name, array in theirs.items() if name in known or not known}
         ends: dict[str, np.ndarray] = {}
         real |= {
             name: _to_batch_first(real[user.name], user) for name, user in self._turned.items() if user.name in real
         }
         for name, array, form in self.other.run(theirs):
-            want = self._pair(name, array, form, real)
+            want = self._find_baseline_tensor(name, array, form, real)
             if want is None:
                 continue
-            row = self.rows[name] = self.rows.get(name) or self._row(name)
+            row = self.rows[name] = self.rows.get(name) or self._create_row(name)
             row.shape, array = want.shape, array.reshape(want.shape)
-            row.pair.add(want, array, form)
+            row.arrived.add(want, array, form)
             if not self._local:
-                row.judge(want, array, form, want)
-            if name == self._scores:
-                self._score(labels, want, array if form is None else form.real(array))
+                row.add_effective(want, array, form, want)
+            if name == self._scores_name:
+                self._count_hits(labels, want, array if form is None else form.real(array))
             if name in self._state:
                 ends[self._state[name]] = array if form is None else form.real(array).astype(np.float32)
         if not self.rows:
             raise DataError("the two models have no tensor in common; compare a model with what was made of it")
         if self._local:
-            own = self._within(ours, real)
+            own = self._tensors_from_clipped_inputs(ours, real)
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
@@ -210,12 +210,14 @@ class TensorJoin:
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
-    def _within(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _tensors_from_clipped_inputs(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """Return the baseline's tensors as made of what integers hold of a layer's inputs, where that differs."""
         if not isinstance(self.base, FloatSource):
             return {}
         held = {name: row.held for name, row in self.rows.items() if row.held is not None and name not in self._turned}
-        own = self.base.within(feeds, real, held)
+        own = self.base.run_with_clipped_inputs(feeds, real, held)
         turned = {n: _to_batch_first(own[user.name], user) for n, user in self._turned.items() if user.name in own}
         return {name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()}
 
@@ -223,23 +225,23 @@ class TensorJoin:
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
     ) -> None:
         """Run the batch through the second with all that is read as in the first."""
-        for name, array, form in self.other.forced(feeds, real):
+        for name, array, form in self.other.run_isolated(feeds, real):
             row = self.rows.get(name)
             if row is None or name not in real or array.size != real[name].size:
                 continue
             whole, array = real[name], array.reshape(real[name].shape)
             want = own.get(name, whole)
-            row.judge(want, array, form, whole)
+            row.add_effective(want, array, form, whole)
             row.local = row.local or PairMeasures()
             row.local.add(want, array, form, whole)
 
     @cached_property
-    def _scores(self) -> str:
+    def _scores_name(self) -> str:
         """The first graph output."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
         return "" if graph is None else str(graph.graph.outputs[0].name)
 
-    def _score(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
+    def _count_hits(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
         """Count whose largest output is the label."""
         classes = labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
         if labels is not None and classes and labels.max(initial=0) < want.shape[1]:
@@ -261,15 +263,15 @@ class TensorJoin:
                 self.rows[name] = row
         self.unpaired += [name for name in other.unpaired if name not in self.unpaired]
         self.samples += other.samples
-        self._labelled += other.labelled
+        self._labelled += other.labelled_samples
         for top, sums in zip(self._top, other.hits, strict=True):
             top.merge(sums)
 
-    def _real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
+    def _iter_real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
         for name, array, form in items:
             yield name, array if form is None else np.asarray(form.real(array), np.float32)
 
-    def _pair(
+    def _find_baseline_tensor(
         self, name: str, array: np.ndarray, stored_form: StoredForm | None, real: Mapping[str, np.ndarray]
     ) -> np.ndarray | None:
         """Return the baseline's tensor to compare with, None where there is none."""
@@ -282,7 +284,7 @@ class TensorJoin:
             return None
         return want
 
-    def written(self, name: str) -> str:
+    def baseline_name(self, name: str) -> str:
         """Return what the baseline calls the tensor of row `name`."""
         return self._turned[name].name if name in self._turned else name
 
@@ -292,8 +294,8 @@ class TensorJoin:
         found = next(rows, name)
         return found if found in self.rows else None
 
-    def _row(self, name: str) -> ComparedTensor:
-        nodes = [self.base.node(self.written(name)), self.other.node(name)]
+    def _create_row(self, name: str) -> ComparedTensor:
+        nodes = [self.base.node(self.baseline_name(name)), self.other.node(name)]
         kinds = [
             "" if side.graph is None else "Input" if node is None else node.op_type
             for side, node in zip((self.base, self.other), nodes, strict=True)
@@ -322,7 +324,7 @@ def _match_recurrent_outputs(base: TensorSource, other: TensorSource) -> Iterato
     if base.graph is None or other.graph is None:
         return
     made = {str(node.name): node for node in other.graph.graph}
-    users: Mapping[str, str] = getattr(other, "users", {})
+    users: Mapping[str, str] = getattr(other, "user_names", {})
     for node in base.graph.graph:
         theirs = made.get(str(node.name))
         if node.op_type in operators.RECURRENT_OPS and not node.domain and theirs is not None and node.outputs[0].name:
@@ -401,7 +403,7 @@ def iter_batches(
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:
         for feeds, labels in source.batches(1 << 30):
-            count = max((spec.count(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
+            count = max((spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
             missing = [spec for spec in fed if spec.name not in feeds and not tensor_join.samples]
             yield {**make_zero_states(missing, count), **feeds}, labels
         return

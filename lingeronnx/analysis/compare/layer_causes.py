@@ -26,11 +26,13 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
     if row.local is None or row.kinds[0] == "Input":
         return False
     if row.held is None:
-        return row.judged.sqnr < _LOW_SQNR_DB
-    if row.judged.sqnr < _LOW_SQNR_DB or not row.channels.count:
-        return row.judged.sqnr < _LOW_SQNR_DB
+        return row.effective.sqnr < _LOW_SQNR_DB
+    if row.effective.sqnr < _LOW_SQNR_DB or not row.channels.count:
+        return row.effective.sqnr < _LOW_SQNR_DB
     counts = _rms_error_in_steps(row)
-    levels = 10 * np.log10(np.maximum(row.channels.power, 1e-30) / np.maximum(row.channels.error, 1e-30))
+    levels = 10 * np.log10(
+        np.maximum(row.channels.mean_square, 1e-30) / np.maximum(row.channels.mean_squared_error, 1e-30)
+    )
     apart = (counts > 1) & (counts > 2 * np.median(counts)) & (levels < _LOW_SQNR_DB)
     return bool(counts.max(initial=0.0) > _MAX_RMS_STEPS or apart.any())
 
@@ -38,7 +40,7 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
 def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     """Return the root mean square error of every channel in counts."""
     assert row.held is not None
-    return np.sqrt(row.channels.error) * row.held.q.scale * np.array(row.held.factor)
+    return np.sqrt(row.channels.mean_squared_error) * row.held.q.scale * np.array(row.held.factor)
 
 
 def diagnose_broken_layer(row: ComparedTensor, examiner: LayerExaminer, explained: bool) -> LayerFinding | None:
@@ -48,11 +50,11 @@ def diagnose_broken_layer(row: ComparedTensor, examiner: LayerExaminer, explaine
 
     Nothing where the integer graph is as it was made of this float model.
     """
-    if examiner.made:
+    if examiner.is_unmodified:
         return None
-    wrong = examiner.bias(row) or examiner.order(row)
+    wrong = examiner.bias(row) or examiner.find_swapped_weights(row)
     if wrong is None and not explained and _exceeds_rounding_error(row):
-        wrong = examiner.look(row)
+        wrong = examiner.explain(row)
     if wrong is None:
         return None
     kind, measured, limit, at = wrong

@@ -34,20 +34,21 @@ Explanation = tuple[str, str, str, ir.Node | None]
 class LayerExaminer:
     """Looks at layers of what `join` analyses, on the samples `feeds`.
 
-    made : whether that is as quantizing the baseline left it, as every plan computed in float is: then each layer is
-    what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes before.
+    is_unmodified : whether that is as quantizing the baseline left it, as every plan computed in float is: then each
+    layer is what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes
+    before.
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = tensor_join.base, tensor_join.other
         self._held = {name: row.held for name, row in tensor_join.rows.items() if row.held is not None}
         planned = isinstance(self._other, PlannedSource)
-        self.made = planned or is_made_from(self._other.graph, self._base.graph)
+        self.is_unmodified = planned or is_made_from(self._other.graph, self._base.graph)
         self._theirs: dict[str, np.ndarray] = {}
         self._feeds = {n: a[:_MAX_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property
-    def _real(self) -> dict[str, np.ndarray]:
+    def _float_tensors(self) -> dict[str, np.ndarray]:
         return {
             name: array if form is None else form.real(array)
             for name, array, form in self._base.run(self._feeds)
@@ -55,28 +56,28 @@ class LayerExaminer:
         }
 
     @cached_property
-    def _arrived(self) -> dict[str, np.ndarray]:
+    def _arrived_tensors(self) -> dict[str, np.ndarray]:
         """What is analysed makes of its own inputs."""
         known = {spec.name for spec in self._other.inputs}
         self._theirs = {name: array for name, array in self._feeds.items() if name in known}
         return _dequantize_items(self._other.run(self._theirs))
 
     @cached_property
-    def _made(self) -> dict[str, np.ndarray]:
+    def _isolated_tensors(self) -> dict[str, np.ndarray]:
         """What each of its layers makes of the float model's values; after a run, so that it knows tensors' types."""
-        assert self._arrived is not None
-        return _dequantize_items(self._other.forced(self._theirs, self._real))
+        assert self._arrived_tensors is not None
+        return _dequantize_items(self._other.run_isolated(self._theirs, self._float_tensors))
 
     @cached_property
-    def _wanted(self) -> dict[str, np.ndarray]:
+    def _expected_tensors(self) -> dict[str, np.ndarray]:
         """What each layer of the float model makes of what integers can hold of its inputs."""
         if not isinstance(self._base, FloatSource):
-            return self._real
-        return self._real | self._base.within(self._feeds, self._real, self._held)
+            return self._float_tensors
+        return self._float_tensors | self._base.run_with_clipped_inputs(self._feeds, self._float_tensors, self._held)
 
-    def look(self, row: ComparedTensor) -> Explanation | None:
+    def explain(self, row: ComparedTensor) -> Explanation | None:
         """Return what explains the error of a row; None where it is that of few bits."""
-        x, y = self._wanted.get(row.name), self._made.get(row.name)
+        x, y = self._expected_tensors.get(row.name), self._isolated_tensors.get(row.name)
         if x is None or y is None or x.size != y.size:
             return None
         x, y = x.astype(np.float64), y.reshape(x.shape).astype(np.float64)
@@ -87,22 +88,25 @@ class LayerExaminer:
             *(move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
         )
         arrays = x, y
-        if row.window is not None:
-            arrays = np.clip(x, *row.window), np.clip(y, *row.window)
-        for look in (self._attributes, self._relu_left_out):
+        if row.consumed_range is not None:
+            arrays = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
+        for look in (self._find_attribute_mismatch, self._find_missing_relu):
             if (cause := look(row)) is not None:
                 return cause
         found = _detect_missing_relu(x, y) or _detect_swapped_channels(x, y) or _detect_swapped_channels(*arrays)
         if found is None and (shift := _channel_offsets(*arrays)) is not None:
-            return _make_bias_explanation(shift) if self._arrives(row, shift) else None
+            return _make_bias_explanation(shift) if self._offset_persists(row, shift) else None
         return found or _explain_as_unrelated(row, *arrays)
 
-    def _arrives(self, row: ComparedTensor, shift: np.ndarray) -> bool:
+    def _offset_persists(self, row: ComparedTensor, shift: np.ndarray) -> bool:
         """Whether the largest shift [C] is left in a run from the inputs: then it makes up for nothing before."""
-        x, y = self._real[row.name], self._arrived[row.name].reshape(self._real[row.name].shape)
+        x, y = (
+            self._float_tensors[row.name],
+            self._arrived_tensors[row.name].reshape(self._float_tensors[row.name].shape),
+        )
         x, y = (move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
-        if row.window is not None:
-            x, y = np.clip(x, *row.window), np.clip(y, *row.window)
+        if row.consumed_range is not None:
+            x, y = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
         error, worst = _flatten_channels(y - x), int(np.abs(shift).argmax())
         return error is None or 2 * abs(float(error[worst].mean())) > abs(float(shift[worst]))
 
@@ -126,9 +130,9 @@ class LayerExaminer:
         )
 
     def _layer_before(self, name: str) -> ir.Node | None:
-        return next((node for node in self._before(name) if node.op_type in operators.LAYER_OPS), None)
+        return next((node for node in self._iter_folded_nodes(name) if node.op_type in operators.LAYER_OPS), None)
 
-    def order(self, row: ComparedTensor) -> Explanation | None:
+    def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
         """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
         ours = self._other.node(row.name)  # of a dump there is none
         theirs = None if ours is None else self._layer_before(row.name)
@@ -138,10 +142,10 @@ class LayerExaminer:
         pairs = find_swapped_channels(ours, theirs, (1.0,) if held is None else held.factor)
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
-    def _attributes(self, row: ComparedTensor) -> Explanation | None:
+    def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:
         """Return where pads, strides, dilations or group are not those of the float model's layer."""
         ours = self._other.node(row.name)
-        theirs = next((n for n in self._before(row.name) if n.op_type in operators.WINDOWED_OPS), None)
+        theirs = next((n for n in self._iter_folded_nodes(row.name) if n.op_type in operators.WINDOWED_OPS), None)
         if ours is None or theirs is None:
             return None
         for name, kind in (
@@ -156,14 +160,14 @@ class LayerExaminer:
                     return kind, f"{name} {_to_ints(have)}", f"{_to_ints(want)} in the float model", None
         return None
 
-    def _relu_left_out(self, row: ComparedTensor) -> Explanation | None:
+    def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
         """Return whether the layer reads what the float model gives to a Relu first."""
         theirs = self._other.node(row.name)
         if theirs is None:
             return None
-        users: Mapping[str, str] = getattr(self._other, "users", {})
+        users: Mapping[str, str] = getattr(self._other, "user_names", {})
         reads = {users.get(str(v.name), str(v.name)) for v in theirs.inputs if v is not None and v.const_value is None}
-        for node in self._before(row.name):
+        for node in self._iter_folded_nodes(row.name):
             for value in node.inputs:
                 relu = None if value is None else value.producer()
                 if relu is None or not _is_clipping(relu) or str(relu.outputs[0].name) in reads:
@@ -173,13 +177,13 @@ class LayerExaminer:
                     return "missing Relu", f"'{row.name}' reads '{ir.input_name(relu)}'", wanted, relu
         return None
 
-    def _before(self, name: str) -> Iterator[ir.Node]:
+    def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
         """Yield the node of the baseline that writes `name`, then those that were folded into it."""
         node = self._base.node(name)
         while node is not None:
             yield node
             value = node.inputs[0] if node.inputs else None
-            if value is None or str(value.name) in self._made:
+            if value is None or str(value.name) in self._isolated_tensors:
                 return
             node = value.producer()
 

@@ -62,7 +62,7 @@ class OptionTrialResult:
     refined: bool = False
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether they give `MIN_GAIN_DB`, and more than the trial is off where nothing was changed."""
         return self.value - self.now >= max(MIN_GAIN_DB, abs(self.now - self.graph))
 
@@ -88,7 +88,7 @@ def try_options(
     trial = _OptionTrial(base, other, feeds)
     found = _find_best_options(trial, words[:_MAX_SINGLE_OPTIONS], words)
     wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_MAX_SINGLE_OPTIONS]
-    if found is not None and not found.best and wrong and trial.refines:
+    if found is not None and not found.best and wrong and trial.graph_is_refined:
         return _find_best_options(trial.with_refined_weights, wrong, words) or found
     return found
 
@@ -106,15 +106,15 @@ def rank_findings(findings: Sequence[LayerFinding], found: OptionTrialResult | N
 
 def _find_best_options(trial: _OptionTrial, single: Sequence[str], words: Sequence[str]) -> OptionTrialResult | None:
     """Return what the options `words` give, those of `single` one by one; None where nothing can be tried."""
-    now = trial.graph if trial.given is None else trial.value(())
+    now = trial.graph if trial.recorded_settings is None else trial.value(())
     every = None if now is None else trial.value(words)
     if now is None or every is None:
         return None
     best, value = _select_greedily(trial, single, now)
     if every - value >= MIN_GAIN_DB:
         best, value = tuple(words), every
-    found = OptionTrialResult(best, value, every, now, trial.graph, trial.refined)
-    return found if found.sure else replace(found, best=())
+    found = OptionTrialResult(best, value, every, now, trial.graph, trial.refines_weights)
+    return found if found.is_certain else replace(found, best=())
 
 
 def _select_greedily(trial: _OptionTrial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
@@ -142,16 +142,16 @@ class _OptionTrial:
         self._names = [str(value.name) for value in base.graph.graph.outputs]
         self._plan = other.plan
         self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
-        self.given = load_quantize_settings(other.graph)
-        self.refined = False
+        self.recorded_settings = load_quantize_settings(other.graph)
+        self.refines_weights = False
         self._equalized = any(len(set(moved.factor)) > 1 for moved in self._plan.transforms.values())
 
     def value(self, words: Sequence[str]) -> float | None:
         """Return the SQNR in dB of the worst output under options; None where they cannot be planned."""
-        key = tuple(words), self.refined
+        key = tuple(words), self.refines_weights
         if key not in self._known:
             try:
-                self._known[key] = self._level(self._made(self._planned(words)))
+                self._known[key] = self._measure_worst_sqnr(self._build_source(self._plan_with_options(words)))
             except LingerOnnxError:
                 self._known[key] = None
         return self._known[key]
@@ -159,10 +159,10 @@ class _OptionTrial:
     @cached_property
     def graph(self) -> float:
         """The same of the graph itself."""
-        level = self._level(self._other)
+        level = self._measure_worst_sqnr(self._other)
         return math.inf if level is None else level
 
-    def _level(self, made: TensorSource) -> float | None:
+    def _measure_worst_sqnr(self, made: TensorSource) -> float | None:
         have = {name: (array, form) for name, array, form in made.run(self._feeds) if name in self._want}
         found = math.inf
         for name, (array, form) in have.items():
@@ -172,50 +172,62 @@ class _OptionTrial:
         return found if have else None
 
     @property
-    def refines(self) -> bool:
+    def graph_is_refined(self) -> bool:
         """Whether the graph says that it was made with weights refined."""
-        return self.given is not None and self.given.get("effort") != "fast"
+        return self.recorded_settings is not None and self.recorded_settings.get("effort") != "fast"
 
     @property
     def with_refined_weights(self) -> _OptionTrial:
         """The same, where weights are refined and the outputs are the simulator's."""
         trial = copy(self)
-        trial.refined = True
+        trial.refines_weights = True
         return trial
 
-    def _made(self, planned: PlannedModel) -> TensorSource:
-        if not self.refined:
+    def _build_source(self, planned: PlannedModel) -> TensorSource:
+        if not self.refines_weights:
             return PlannedSource(planned.graph, planned.plan)
-        lowered = lower(planned.parts.on(refine_weights(planned)), planned.plan, planned.target)
+        lowered = lower(planned.partition.with_graph(refine_weights(planned)), planned.plan, planned.target)
         return IntegerSource(Session(lowered.graph))
 
-    def _planned(self, words: Sequence[str]) -> PlannedModel:
+    def _plan_with_options(self, words: Sequence[str]) -> PlannedModel:
         """Return the plan under options, with the graph's own scales where these change none."""
-        prepared = self._prepared(words)
-        planned = self._own(prepared)
+        prepared = self._prepare_with_options(words)
+        planned = self._plan_samples(prepared)
         plan, kept, moved = planned.plan, self._plan.tensors, self._plan.transforms
-        if self.given is None or plan.transforms != self._first.transforms or plan.transforms.keys() != moved.keys():
+        if (
+            self.recorded_settings is None
+            or plan.transforms != self._base_plan.transforms
+            or plan.transforms.keys() != moved.keys()
+        ):
             return planned  # channels are stored otherwise: all scales anew
-        same = {n for n, q in plan.tensors.items() if n in kept and q == self._first.tensors.get(n)}
+        same = {n for n, q in plan.tensors.items() if n in kept and q == self._base_plan.tensors.get(n)}
         tensors = {n: kept[n] if n in same else q for n, q in plan.tensors.items()}
         return apply_external_plan(prepared, replace(plan, tensors=tensors, transforms=moved))
 
-    def _own(self, prepared: PreparedModel) -> PlannedModel:
+    def _plan_samples(self, prepared: PreparedModel) -> PlannedModel:
         """Return the plan of the samples; ranges are not moved where `quantize` has found that this loses."""
-        return plan_without_range_transforms(prepared) if self.refines and not self._equalized else plan_model(prepared)
+        return (
+            plan_without_range_transforms(prepared)
+            if self.graph_is_refined and not self._equalized
+            else plan_model(prepared)
+        )
 
     @cached_property
-    def _first(self) -> Plan:
+    def _base_plan(self) -> Plan:
         """The plan without options, of the samples."""
-        return self._own(self._prepared(())).plan
+        return self._plan_samples(self._prepare_with_options(())).plan
 
-    def _prepared(self, words: Sequence[str]) -> PreparedModel:
+    def _prepare_with_options(self, words: Sequence[str]) -> PreparedModel:
         return prepare_model(self._base.graph, self._feeds, None, self._settings(words), hold_out=False)
 
     def _settings(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the settings of `prepare_model` that options stand for."""
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
-        settings |= {"effort": "normal" if self._equalized else "fast"} if self.given is None else self.given
+        settings |= (
+            {"effort": "normal" if self._equalized else "fast"}
+            if self.recorded_settings is None
+            else self.recorded_settings
+        )
         settings["overrides"] = {name: dict(own) for name, own in settings.get("overrides", {}).items()}
         for word in words:
             option, value = shlex.split(word)

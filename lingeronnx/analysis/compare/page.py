@@ -39,7 +39,7 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
                 "i": i,
                 "cycles": _to_json_number(comparison.cycles.get(row.nodes[1])),
                 "wbits": comparison.weight_bits.get(row.nodes[1]),
-                "why": comparison.why(row),
+                "why": comparison.finding_kind_of(row),
                 "parents": [number[p] for p in before[row.name]],
             }
             for i, row in enumerate(comparison.rows)
@@ -67,19 +67,19 @@ def _read_asset(kind: str) -> str:
 
 
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
-    pair, form = row.pair, row.held
+    pair, form = row.arrived, row.held
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
     return {
         "name": row.name,
         "kinds": list(row.kinds),
         "node": row.nodes[0],
-        "shape": list(row.whole),
+        "shape": list(row.total_shape),
         "dtype": "float32" if form is None else f"int{form.q.bits}",
         "scale": None if form is None else _to_json_number(form.q.scale),
         "m": _metrics(pair),
-        "o": _metrics(row.judged),
-        "own": _to_json_number(row.judged.sqnr),
+        "o": _metrics(row.effective),
+        "own": _to_json_number(row.effective.sqnr),
         "local": row.local is not None,
         "x": _distribution_to_json(pair, "x"),
         "y": _distribution_to_json(pair, "y"),

@@ -46,7 +46,7 @@ def _scale_finding(row: ComparedTensor, before: Collection[str], fixed: bool) ->
 
     Values that are cut off there are cut off by this scale, too, though the layer itself does no harm.
     """
-    pair, form = row.judged, row.held
+    pair, form = row.effective, row.held
     if form is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
     if pair.clipped > _MAX_CLIPPED_SHARE and (pair.sqnr < _FULL_SQNR_DB or "scale too large" in before):
@@ -102,10 +102,10 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
     None where that cuts off too many, and where channels have factors of their own, which a histogram does not tell.
     """
     assert row.held is not None
-    q, (values, counts) = row.held.q, row.pair.x.histogram.values()
+    q, (values, counts) = row.held.q, row.arrived.x.histogram.values()
     if len(row.held.factor) > 1 or not values.size:
         return None
-    low, high = (-math.inf, math.inf) if row.window is None else row.window
+    low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
     stored = np.clip(values, low, high) * row.held.factor[0] * scale
     beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
     if counts[beyond_ends != 0].sum() > _MAX_CLIPPED_SHARE * counts.sum():
@@ -118,17 +118,17 @@ def _stored_range(row: ComparedTensor) -> tuple[float, float]:
     """Return the least and the largest value as it is stored: each channel times the factor that it has there."""
     assert row.held is not None
     factor, channels = np.array(row.held.factor), row.channels
-    if factor.size == 1 or channels.least.size != factor.size:
-        least, most = row.reach
+    if factor.size == 1 or channels.raw_min.size != factor.size:
+        least, most = row.baseline_range
         return least * factor.max(), most * factor.max()
-    low, high = (-math.inf, math.inf) if row.window is None else row.window
-    least, most = (np.clip(ends, low, high) * factor for ends in (channels.least, channels.most))
+    low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
+    least, most = (np.clip(ends, low, high) * factor for ends in (channels.raw_min, channels.raw_max))
     return float(least.min()), float(most.max())
 
 
 def format_range(row: ComparedTensor) -> str:
     """Return the range of the values and that of the integers which hold them, in words."""
-    form, (least, most) = row.held, row.reach
+    form, (least, most) = row.held, row.baseline_range
     assert form is not None
     factor = form.q.scale * max(form.factor)
     low, high = ((end - form.q.zero_point) / factor for end in (form.q.low, form.q.high))

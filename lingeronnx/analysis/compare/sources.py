@@ -49,11 +49,11 @@ Item = tuple[str, np.ndarray, StoredForm | None]
 class TensorSource(Protocol):
     """Something that has values for the tensors of a model.
 
-    kind : in a word. apart : whether its layers can be computed one by one, see `forced`.
+    kind : in a word. apart : whether its layers can be computed one by one, see `run_isolated`.
     """
 
     kind: str
-    apart: bool
+    has_isolated_layers: bool
 
     @property
     def graph(self) -> ir.Model | None:
@@ -69,9 +69,10 @@ class TensorSource(Protocol):
         """Yield every tensor of a batch, in graph order."""
         ...
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor as it is computed where all that is read has the values `real`; nothing if not `apart`.
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor as it is computed where all that is read has the values `real`.
 
+        Nothing if not `has_isolated_layers`.
         real : by the user's names. Called after `run` on the same feeds.
         """
         ...
@@ -85,7 +86,7 @@ class FloatSource:
     """A float model in onnxruntime."""
 
     kind = "float"
-    apart = False
+    has_isolated_layers = False
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
@@ -102,11 +103,11 @@ class FloatSource:
             if isinstance(array, np.ndarray):
                 yield name, array, None
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
 
-    def within(
+    def run_with_clipped_inputs(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], held: Mapping[str, StoredForm]
     ) -> dict[str, np.ndarray]:
         """Return each layer's tensors as computed from what integers can hold of its inputs, by name.
@@ -114,7 +115,7 @@ class FloatSource:
         real : the tensors as `run` gave them. held : how tensors are held. Nothing where no value is cut off, and of
         models whose operators cannot cut one off, of opset 7 and older.
         """
-        ends = {name: form.ends(real[name].ndim) for name, form in held.items() if name in real}
+        ends = {name: form.representable_range(real[name].ndim) for name, form in held.items() if name in real}
         beyond = any(((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items())
         if not beyond or self.graph.graph.opset_imports.get("", 0) < MIN_OPSET:
             return {}
@@ -135,7 +136,7 @@ class IntegerSource:
     """An integer graph in the simulator."""
 
     kind = "integer"
-    apart = True
+    has_isolated_layers = True
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
@@ -144,7 +145,7 @@ class IntegerSource:
         self.plan = extract_plan(self.graph)
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
         #: {integer or float tensor of the graph: the user's tensor}, one for each.
-        self.users: dict[str, str] = {}
+        self.user_names: dict[str, str] = {}
         self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, StoredForm | None]] = {}
         names = session.floats
         taken, users = set(names.values()), set()
@@ -153,53 +154,53 @@ class IntegerSource:
             user = names.get(name, name)
             if user in users or (name not in names and name in taken):
                 continue  # the float tensor beside the integers that hold it, or a second copy of these
-            self.users[name] = user
+            self.user_names[name] = user
             users.add(user)
-        self._streams = {user: name for name, user in self.users.items()}
+        self._streams = {user: name for name, user in self.user_names.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
         return IntegerSource, (self.session,)
 
-    def stream(self, name: str) -> str:
+    def graph_name(self, name: str) -> str:
         """Return what the user's tensor `name` is called in the graph."""
         return self._streams.get(name, name)
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node that writes the integers of the user's tensor `name`."""
-        return self._nodes.get(self.stream(name))
+        return self._nodes.get(self.graph_name(name))
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
         self._kinds = {}
         for name, array, q in self.session.tensors(feeds):
-            user = self.users.get(name)
+            user = self.user_names.get(name)
             if user is None:
                 continue
-            form = self._held(user, array, q)
+            form = self._stored_form(user, array, q)
             self._kinds[name] = array.shape, array.dtype, form
             yield user, array, form
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor as computed from inputs that hold `real`."""
         force = {}
         for name, (shape, dtype, form) in self._kinds.items():
-            array = real.get(self.users[name])
+            array = real.get(self.user_names[name])
             if array is None or array.size != np.prod(shape) or name in feeds:
                 continue
             array = array.reshape(shape)
             if form is not None:
-                force[name] = form.integers(array, dtype)
+                force[name] = form.quantize(array, dtype)
             elif dtype.kind == "f":
                 force[name] = array.astype(dtype)
         return self._forced(feeds, force)
 
     def _forced(self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]) -> Iterator[Item]:
         for name, array, q in self.session.tensors(feeds, force=force):
-            if name in self.users:
-                user = self.users[name]
-                yield user, array, self._held(user, array, q)
+            if name in self.user_names:
+                user = self.user_names[name]
+                yield user, array, self._stored_form(user, array, q)
 
-    def _held(self, user: str, array: np.ndarray, qparams: Affine | None) -> StoredForm | None:
+    def _stored_form(self, user: str, array: np.ndarray, qparams: Affine | None) -> StoredForm | None:
         if qparams is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
@@ -211,12 +212,12 @@ class PlannedSource:
     """A plan computed in float: the normalised float graph, weights and tensors rounded to the plan's grid."""
 
     kind = "fake-quantized"
-    apart = True
+    has_isolated_layers = True
 
     def __init__(self, graph: ir.Model, plan: Plan) -> None:
         self.plan = plan
         self.graph: ir.Model = graph
-        whole, self.users = build_fake_quantized_graph(graph, plan)
+        whole, self.user_names = build_fake_quantized_graph(graph, plan)
         self._session = Session(whole)
         self.inputs: Sequence[InputSpec] = self._session.inputs
         self._cut: tuple[frozenset[str], FloatRunner, dict[str, str], dict[str, str]] | None = None
@@ -232,10 +233,10 @@ class PlannedSource:
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch that the plan knows, and the floats between."""
         for name, array, _ in self._session.tensors(feeds):
-            if name in self.users:
-                yield self.users[name], array, self._held(self.users[name])
+            if name in self.user_names:
+                yield self.user_names[name], array, self._stored_form(self.user_names[name])
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
         at = frozenset(real)
         if self._cut is None or self._cut[0] != at:
@@ -244,12 +245,12 @@ class PlannedSource:
         _, runner, reads, writes = self._cut
         inputs = dict(feeds)
         for name, user in reads.items():
-            form = self._held(user)
+            form = self._stored_form(user)
             assert form is not None
-            inputs[name] = form.q.real(form.integers(real[user], np.dtype(np.int64))).astype(np.float32)
-        return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(inputs))
+            inputs[name] = form.q.real(form.quantize(real[user], np.dtype(np.int64))).astype(np.float32)
+        return ((writes[name], array, self._stored_form(writes[name])) for name, array, _ in runner.run(inputs))
 
-    def _held(self, user: str) -> StoredForm | None:
+    def _stored_form(self, user: str) -> StoredForm | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         if q is None:
             return None
@@ -283,7 +284,7 @@ class DumpSource:
     """
 
     kind = "dump"
-    apart = False
+    has_isolated_layers = False
     graph = None
     inputs: Sequence[InputSpec] = ()
 
@@ -302,9 +303,11 @@ class DumpSource:
                 f"{folder} is no dump with a readable {INDEX_FILE} ({error}); dump the model again"
             ) from error
 
-    def of(self, graph: IntegerSource) -> DumpSource:
+    def renamed_for(self, graph: IntegerSource) -> DumpSource:
         """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
-        dump = DumpSource({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
+        dump = DumpSource(
+            {graph.user_names[name]: kept for name, kept in self._arrays.items() if name in graph.user_names}
+        )
         dump._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
         return dump
 
@@ -323,7 +326,7 @@ class DumpSource:
             factor = self._moved.get(name, (1.0,))
             yield name, piece, None if q is None else StoredForm(q, factor)
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
 

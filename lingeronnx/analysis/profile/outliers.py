@@ -59,32 +59,32 @@ class OutlierRow:
 
     name: str
     mean: float
-    largest: float
-    dynamic: float
+    max_abs: float
+    quantile_99: float
 
     @property
     def multiple(self) -> float:
         """Return the largest value over the mean."""
-        return _ratio(self.largest, self.mean)
+        return _ratio(self.max_abs, self.mean)
 
     @property
     def versu(self) -> float:
         """Return the largest value over the 0.99 quantile."""
-        return _ratio(self.largest, self.dynamic)
+        return _ratio(self.max_abs, self.quantile_99)
 
     @property
-    def outlier(self) -> bool:
+    def is_outlier(self) -> bool:
         """Whether the range is an outlier's."""
         return not self.versu <= MAX_RATIO  # also where it is not a number
 
     def values(self) -> tuple[float, ...]:
         """Return the numbers in the order of the columns."""
-        return self.mean, self.largest, self.multiple, self.dynamic, self.versu
+        return self.mean, self.max_abs, self.multiple, self.quantile_99, self.versu
 
     def to_dict(self) -> dict[str, object]:
         """Return the row as JSON-ready values."""
         keys = ("mean", "max", "multiple", "dynamic", "versu")
-        return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.outlier}
+        return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.is_outlier}
 
 
 def _ratio(above: float, below: float) -> float:
@@ -98,7 +98,7 @@ def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str
     lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
-        lines += [("!!!",) * len(head)] if row.outlier else []
+        lines += [("!!!",) * len(head)] if row.is_outlier else []
     return format_table(head, lines)
 
 

@@ -19,12 +19,12 @@ _SPREAD = ("min", "max", "mean", "var")
 def render_profile_section(
     profile: Profile, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
 ) -> PageSection:
-    """Return the section; prefixes, types : of the operators that it shows, as `Profile.chosen` takes them."""
+    """Return the section; prefixes, types : of the operators that it shows, as `Profile.select` takes them."""
     rows = profile.to_dict(prefixes, types)
     cells = [
         [
             *(components.breakable_path(row[key]) for key in ("module", "op", "attr", "tensor", "dtype")),
-            components.escape_text(profile.seen[str(row["tensor"])].scale_text),
+            components.escape_text(profile.tensors[str(row["tensor"])].scale_text),
             *(f"{row[key]:.6g}" for key in _SPREAD),
             components.escape_text(row["shape"]),
         ]
@@ -42,5 +42,5 @@ def render_profile_page(
 ) -> str:
     """Return the page of a profile; model : by which its title calls the model."""
     part = render_profile_section(profile, prefixes, types)
-    operators = len({entry.module for entry in profile.chosen(prefixes, types)})
+    operators = len({entry.module for entry in profile.select(prefixes, types)})
     return whole_page(f"Profile of {PurePath(model).name}", f"{operators} operators", [part])

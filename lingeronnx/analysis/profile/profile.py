@@ -79,7 +79,7 @@ class RecordedTensor:
     dtype: str
     scale: _SCALES
     shape: tuple[int, ...]
-    spread: Distribution
+    distribution: Distribution
     channels: list[Distribution]
 
     @property
@@ -168,7 +168,7 @@ class Recorder:
         self._seen: dict[str, RecordedTensor] = {}
 
     @property
-    def called(self) -> bool:
+    def has_run(self) -> bool:
         """Whether anything was run."""
         return bool(self._seen)
 
@@ -178,7 +178,7 @@ class Recorder:
             self._on_tensor(name, array, qparams)
         if name in self._known and array.dtype.kind in "fiub":
             scale = None if qparams is None else qparams.scale
-            self._take(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
+            self._add_values(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""
@@ -191,16 +191,16 @@ class Recorder:
                 if array is not None and array.size:
                     q = constants.get(entry.tensor)
                     real, scale = (array, None) if q is None else (q.real(array), q.attribute)
-                    self._take(entry.tensor, real, str(array.dtype), scale, 0)
+                    self._add_values(entry.tensor, real, str(array.dtype), scale, 0)
         recorded = [entry for entry in self.entries if entry.tensor in self._seen]
         return Profile(recorded, self._seen, ir.compute_digest(self.session.model))
 
-    def _take(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
+    def _add_values(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
         """Take in a batch of real values whose channels lie along `axis`."""
         recorded = self._seen.get(name)
         if recorded is None:
             recorded = self._seen[name] = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
-        recorded.spread.add(real)
+        recorded.distribution.add(real)
         if self._per_channel and real.ndim > 1:
             parts = np.moveaxis(real, axis, 0)
             recorded.channels += [Distribution() for _ in range(len(parts) - len(recorded.channels))]
@@ -227,7 +227,7 @@ def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
-            own = by_constant[ir.input_name(node, index)] = form.held_weight(attrs, node, key).changed(bits=8)
+            own = by_constant[ir.input_name(node, index)] = form.weight_qparams(attrs, node, key).changed(bits=8)
             if biases and attrs.get(sums):
                 by_constant[ir.input_name(node, biases.pop(0))] = make_bias_qparams(
                     get_number(attrs, sums) * own.sums.scales, False
@@ -246,10 +246,10 @@ class Profile:
     """
 
     entries: Sequence[OperatorTensor]
-    seen: Mapping[str, RecordedTensor]
+    tensors: Mapping[str, RecordedTensor]
     model: str
 
-    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[OperatorTensor]:
+    def select(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[OperatorTensor]:
         """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
 
         A name is the node's, and the module's as torch calls it. None or nothing chooses all. Raises ConfigError where
@@ -271,10 +271,10 @@ class Profile:
         """Return the table of `statistic.txt`; with_stack adds where in the source an operator comes from."""
         rows = []
         index, last = -1, ""
-        for entry in self.chosen(prefixes, types):
+        for entry in self.select(prefixes, types):
             index, last = index + (entry.module != last or index < 0), entry.module
-            recorded = self.seen[entry.tensor]
-            spread = recorded.spread
+            recorded = self.tensors[entry.tensor]
+            spread = recorded.distribution
             numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
             rows.append(
                 [
@@ -316,8 +316,8 @@ class Profile:
         A tag is ``operator/attr/tensor``. force_per_channel : one for every channel, ``operator/attr/tensor/channel``;
         ConfigError where the profile has none.
         """
-        chosen = self.chosen(prefixes, types)
-        if force_per_channel and not any(recorded.channels for recorded in self.seen.values()):
+        chosen = self.select(prefixes, types)
+        if force_per_channel and not any(recorded.channels for recorded in self.tensors.values()):
             raise ConfigError("this profile was made without channels; make it with per_channel")
         home = ensure_folder(ensure_folder(out_dir) / "tensorboard")
         write_histograms(home / EVENTS_FILE, self._tagged(chosen, force_per_channel))
@@ -325,10 +325,10 @@ class Profile:
 
     def _tagged(self, chosen: Sequence[OperatorTensor], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
         for entry in chosen:
-            recorded = self.seen[entry.tensor]
+            recorded = self.tensors[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"
             if not per_channel or not recorded.channels:
-                yield tag, recorded.spread
+                yield tag, recorded.distribution
                 continue
             for index, channel in enumerate(recorded.channels):
                 yield f"{tag}/{index}", channel
@@ -338,8 +338,8 @@ class Profile:
     ) -> list[dict[str, object]]:
         """Return the rows as JSON-ready values."""
         rows = []
-        for entry in self.chosen(prefixes, types):
-            recorded, spread = self.seen[entry.tensor], self.seen[entry.tensor].spread
+        for entry in self.select(prefixes, types):
+            recorded, spread = self.tensors[entry.tensor], self.tensors[entry.tensor].distribution
             rows.append(
                 {
                     **vars(entry),

@@ -42,9 +42,9 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     arrays: dict[str, np.ndarray] = {}
     number = 0
     tensors = {}
-    for name, recorded in profile.seen.items():
+    for name, recorded in profile.tensors.items():
         spreads = []
-        for spread in (recorded.spread, *recorded.channels):
+        for spread in (recorded.distribution, *recorded.channels):
             spreads.append(_dump_distribution(spread, number, arrays))
             number += 1
         tensors[name] = {"dtype": recorded.dtype, "scale": recorded.scale, "shape": recorded.shape, "spreads": spreads}
@@ -73,7 +73,7 @@ def _dump_distribution(spread: Distribution, number: int, arrays: dict[str, np.n
     if (values := spread.histogram.kept) is not None:
         arrays[f"{number}.values"] = values
         return {**numbers, "number": number}
-    bins = spread.histogram.occupied
+    bins = spread.histogram.nonzero_bins
     arrays[f"{number}.bins"], arrays[f"{number}.counts"] = bins.index, bins.counts
     return {**numbers, "number": number, "first": bins.first, "exponent": bins.exponent}
 
@@ -113,13 +113,13 @@ def _load_distribution(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     """Return a distribution from its numbers and the arrays that they name."""
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
-        return Distribution.of([0, skipped, *_EMPTY_MOMENTS, None])
+        return Distribution.from_state([0, skipped, *_EMPTY_MOMENTS, None])
     low, high, number = numbers["low"], numbers["high"], numbers["number"]
     sums = numbers["mean_absolute"] * count, numbers["variance"] * count
-    values = Distribution.of([count, skipped, low, high, numbers["mean"], *sums, None])
+    values = Distribution.from_state([count, skipped, low, high, numbers["mean"], *sums, None])
     if "first" not in numbers:
         values.histogram.add(arrays[f"{number}.values"])
         return values
     bins = NonzeroBins(numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"])
-    values.histogram = Histogram.of_bins(low, high, count, bins)
+    values.histogram = Histogram.from_bins(low, high, count, bins)
     return values

@@ -82,7 +82,7 @@ def profile(
                 if progress is not None:
                     progress("profiling", done, None)
             recorded = recorder.profile()
-            recorded.chosen(prefixes, types)
+            recorded.select(prefixes, types)
         if home is not None:
             recorded.table(home, prefixes, types, with_stack)
             name = "the model" if isinstance(model, Session) else ir.model_label(model)
@@ -116,7 +116,7 @@ class RecordedSession(Session):
         self._places = {
             digest: place
             for place in range(self.samples)
-            for digest in self._digests({n: self._kept[n][0][place : place + 1] for n in self._fed})
+            for digest in self._digests({n: self._kept[n][0][place : place + 1] for n in self._input_names})
         }
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
@@ -151,16 +151,16 @@ class RecordedSession(Session):
                 yield name, np.concatenate(pieces), q
 
     @property
-    def _fed(self) -> list[str]:
+    def _input_names(self) -> list[str]:
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
         """Yield a digest of each sample; DataError where it has no array for an input."""
-        if lost := [name for name in self._fed if name not in feeds]:
+        if lost := [name for name in self._input_names if name not in feeds]:
             raise DataError(
                 f"the profile {self._home} has an input '{lost[0]}'; the other model has {', '.join(feeds)}"
             )
-        arrays = [np.asarray(feeds[name]) for name in self._fed]
+        arrays = [np.asarray(feeds[name]) for name in self._input_names]
         for place in range(len(arrays[0])):
             hasher = hashlib.sha256()
             for array in arrays:
@@ -171,9 +171,9 @@ class RecordedSession(Session):
 class _RecordedSource(IntegerSource):
     """An integer graph whose tensors were kept: its layers cannot be computed one by one."""
 
-    apart = False
+    has_isolated_layers = False
 
-    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing."""
         return iter(())
 

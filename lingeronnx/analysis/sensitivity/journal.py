@@ -27,8 +27,8 @@ _DIGEST = 16
 class ResumeHints:
     """How a user begins anew, and goes on, in words."""
 
-    anew: str
-    on: str
+    restart: str
+    resume: str
 
 
 CLI_HINTS = ResumeHints("drop --resume to begin anew", "go on with --resume")
@@ -59,8 +59,8 @@ class Journal:
         if path is None:
             return
         try:
-            if not (resume and self._keep_whole_lines(path)):
-                write_text(path, json.dumps({**JOURNAL_VERSION.stamp(), **self._header}) + "\n")
+            if not (resume and self._truncate_partial_line(path)):
+                write_text(path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n")
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from error
@@ -73,7 +73,7 @@ class Journal:
             with contextlib.suppress(OSError):  # of a line that could not be written, which was told
                 self._file.close()
 
-    def _keep_whole_lines(self, path: Path) -> bool:
+    def _truncate_partial_line(self, path: Path) -> bool:
         """Cut off what is no whole line, check the first; False where there is none."""
         if not path.exists():
             return False
@@ -83,7 +83,7 @@ class Journal:
         first = content.partition(b"\n")[0] if b"\n" in content else b""
         if not first:
             return False
-        self._check(self._parsed(first))
+        self._check(self._parse_line(first))
         return True
 
     def _check(self, header: object) -> None:
@@ -92,35 +92,35 @@ class Journal:
             other = header.get(key) if isinstance(header, dict) else None
             if other != value:
                 digest = isinstance(value, str) and len(value) == 2 * _DIGEST
-                raise self.stale(
+                raise self.stale_error(
                     f"another {key}" if digest else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
                 )
 
-    def stale(self, of: str) -> ConfigError:
+    def stale_error(self, of: str) -> ConfigError:
         """Return the error that the results are `of` something else."""
-        return ConfigError(f"{self._path} holds results of {of}; {self._ways.anew}, or choose another folder")
+        return ConfigError(f"{self._path} holds results of {of}; {self._ways.restart}, or choose another folder")
 
     @contextlib.contextmanager
-    def understood(self) -> Iterator[None]:
+    def guard_records(self) -> Iterator[None]:
         """Inside, results of the file are taken up: ConfigError where they are none that `add` was given."""
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise self._damaged() from error
+            raise self._damaged_error() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:
         """Return an iterator over the results of `part` that are there now, in order."""
-        return islice(self._read(part), sum(1 for _ in self._read(part)))
+        return islice(self._iter_records(part), sum(1 for _ in self._iter_records(part)))
 
-    def _read(self, part: str) -> Iterator[dict[str, Any]]:
+    def _iter_records(self, part: str) -> Iterator[dict[str, Any]]:
         if self._path is None:
             return
         with self._path.open("rb") as file:
             next(file)
             for line in file:
-                record = self._parsed(line)
+                record = self._parse_line(line)
                 if not isinstance(record, dict):
-                    raise self._damaged()
+                    raise self._damaged_error()
                 if record.get("part") == part:
                     yield record
 
@@ -132,13 +132,15 @@ class Journal:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
         except OSError as error:
-            raise ConfigError(f"cannot write {self._path}: {error.strerror}; make room and {self._ways.on}") from error
+            raise ConfigError(
+                f"cannot write {self._path}: {error.strerror}; make room and {self._ways.resume}"
+            ) from error
 
-    def _parsed(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
+    def _parse_line(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._damaged() from error
+            raise self._damaged_error() from error
 
-    def _damaged(self) -> ConfigError:
-        return ConfigError(f"{self._path} is damaged; {self._ways.anew}")
+    def _damaged_error(self) -> ConfigError:
+        return ConfigError(f"{self._path} is damaged; {self._ways.restart}")

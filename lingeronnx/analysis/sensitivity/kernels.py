@@ -53,9 +53,9 @@ class IntegerOperator:
     """
 
     inputs: Mapping[str, frozenset[str]]
-    reads: frozenset[str]
+    read_tensors: frozenset[str]
     output: str
-    forms: Mapping[VariantKey, IntegerVariant]
+    variants: Mapping[VariantKey, IntegerVariant]
 
 
 class KernelRunner:
@@ -69,7 +69,7 @@ class KernelRunner:
         self, node: str, held: VariantKey, tensors: Mapping[str, np.ndarray], names: Sequence[str]
     ) -> dict[str, np.ndarray]:
         """Return the outputs `names` of a node, real values float32, given its inputs."""
-        key, form = (node, held), self._nodes[node].forms[held]
+        key, form = (node, held), self._nodes[node].variants[held]
         if key not in self._sessions:
             self._sessions[key] = Session(ir.from_bytes(form.model))
         session = self._sessions[key]
@@ -88,7 +88,7 @@ def build_integer_operators(
     more bits; empty where the target has none.
     """
     found = {}
-    for node, op in planned.parts.nodes:
+    for node, op in planned.partition.integer_nodes:
         if ir.output_name(node) in tensors:
             inputs = {
                 ir.input_name(node, index): _trace_rounded_sources(planned, node, index, tensors)
@@ -104,10 +104,10 @@ def _trace_rounded_sources(
     planned: PlannedModel, node: ir.Node, index: int, tensors: Mapping[str, Affine]
 ) -> frozenset[str]:
     """Return the tensors that may be rounded of which input `index` of `node` holds integers that were only moved."""
-    value, ops = ir.require_input(node, index), planned.parts.ops
+    value, ops = ir.require_input(node, index), planned.partition.ops
     maker = value.producer()
     op = None if maker is None else ops.get(str(maker.name))
-    if value.name in tensors or maker is None or op is None or not (op.moves or op.keeps):
+    if value.name in tensors or maker is None or op is None or not (op.is_data_movement or op.preserves_integers):
         return frozenset([str(value.name)])
     return frozenset().union(*(_trace_rounded_sources(planned, maker, at, tensors) for at in op.data(maker)))
 
@@ -118,9 +118,9 @@ def _build_variants(
     """Return the integer graphs of one node, by how its tensors are held."""
     plan, forms = planned.plan.tensors, {}
     read = [ir.input_name(node, index) for index in op.data(node)]
-    own = [str(node.outputs[index].name) for index in op.results(node)]
-    own += [ir.input_name(node, index) for index in op.parameters(node)]
-    between = op.format in _APPROXIMATING_FORMATS
+    own = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+    own += [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    between = op.integer_op in _APPROXIMATING_FORMATS
     for rounded, grid in product(
         (True, False) if between else (True,), ("plan", "wide") if wide and between else ("plan",)
     ):

@@ -67,9 +67,9 @@ def write_histograms(
 
 
 def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterator[Tensor]:
-    for node, op in planned.parts.nodes:
+    for node, op in planned.partition.integer_nodes:
         if node.name in layer.weight.weights:
-            for index in op.parameters(node):
+            for index in op.weight_inputs(node):
                 q, values = planned.plan.tensors.get(ir.input_name(node, index)), get_weight_values(node, index)
                 if q is not None and values is not None:
                     yield f"{layer.op_type} {layer.name}: {ir.input_name(node, index)}", np.asarray(values), q

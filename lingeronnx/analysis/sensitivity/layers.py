@@ -53,7 +53,7 @@ class RoundedOperator:
     selector: str
     macs: int = 0
 
-    def kinds(self, what: str) -> dict[str, RoundedSet]:
+    def trial_sets(self, what: str) -> dict[str, RoundedSet]:
         """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
         by_kind = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
         there = {kind: setting for kind, setting in by_kind.items() if setting.tensors or setting.weights}
@@ -64,7 +64,7 @@ class RoundedOperator:
         return there if what == "all" or len(there) <= 1 else {what: there[what]}
 
     @property
-    def whole(self) -> RoundedSet:
+    def all_rounded(self) -> RoundedSet:
         """Everything that is rounded of it."""
         return self.weight | self.activation
 
@@ -73,18 +73,20 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
     """Return the operators, in graph order."""
     users = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
     held = planned.plan.tensors
-    own = [(node, op) for node, op in planned.parts.nodes if not (op.moves or op.keeps)]
+    own = [
+        (node, op) for node, op in planned.partition.integer_nodes if not (op.is_data_movement or op.preserves_integers)
+    ]
     operators = _list_input_quantizers(planned)
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in own:
         groups.setdefault(ir.origin_name(node), []).append((node, op))
     for name, members in groups.items():
-        written = [str(node.outputs[index].name) for node, op in members for index in op.results(node)]
+        written = [str(node.outputs[index].name) for node, op in members for index in op.quantized_outputs(node)]
         tensors = frozenset(name for name in written if name in held)
         weights = frozenset(
             str(node.name)
             for node, op in members
-            if any(ir.input_name(node, index) in held for index in op.parameters(node))
+            if any(ir.input_name(node, index) in held for index in op.weight_inputs(node))
         )
         user = users.get(name)
         selector = _find_selector(planned, [name, *(ir.output_name(node) for node, _ in members)])
@@ -99,14 +101,14 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
                 sum(count_macs(node) for node, _ in members),
             )
         )
-    return [layer for layer in operators if layer.whole != RoundedSet()]
+    return [layer for layer in operators if layer.all_rounded != RoundedSet()]
 
 
 def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
     """Return {operator of the user's: bits of its weights}, of those that have some; the most where they differ."""
     found: dict[str, int] = {}
-    for node, op in planned.parts.nodes:
-        names = [ir.input_name(node, index) for index in op.parameters(node)]
+    for node, op in planned.partition.integer_nodes:
+        names = [ir.input_name(node, index) for index in op.weight_inputs(node)]
         for name in (name for name in names if name in planned.plan.tensors):
             layer = ir.origin_name(node)
             found[layer] = max(found.get(layer, 0), planned.plan.tensors[name].bits)
@@ -115,8 +117,8 @@ def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
 
 def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
     """Return an entry for every tensor that comes from the host and is made integers."""
-    written = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
-    names = [n for n in planned.parts.activations if n not in written and n in planned.plan.tensors]
+    written = {str(value.name) for node, _ in planned.partition.integer_nodes for value in node.outputs}
+    names = [n for n in planned.partition.activations if n not in written and n in planned.plan.tensors]
     return [
         RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "") for name in names
     ]
@@ -152,12 +154,15 @@ def restored_by_options(
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
     which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
     """
-    target, parts = planned.target, planned.parts
+    target, parts = planned.target, planned.partition
     if max(target.bits) > 8:
-        return reduce(or_, (layer.whole for layer in selected), RoundedSet())
-    names = planned.selectors(parts.graph).skipped([layer.selector for layer in selected])
-    rest = parts.without({name: "skipped" for name in names if name in parts.ops})
-    whole, activations = reduce(or_, (layer.whole for layer in operators), RoundedSet()), frozenset(rest.activations)
+        return reduce(or_, (layer.all_rounded for layer in selected), RoundedSet())
+    names = planned.selectors(parts.graph).resolve_skips([layer.selector for layer in selected])
+    rest = parts.move_to_float({name: "skipped" for name in names if name in parts.ops})
+    whole, activations = (
+        reduce(or_, (layer.all_rounded for layer in operators), RoundedSet()),
+        frozenset(rest.activations),
+    )
     return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
@@ -165,10 +170,12 @@ def apply_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
     """Return how all of `operators` is rounded with the options of `selected`: these in 16 bits, or left out."""
-    whole = reduce(or_, (layer.whole for layer in operators), RoundedSet())
+    whole = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
     if max(planned.target.bits) <= 8:
         return whole - restored_by_options(planned, selected, operators)
-    return replace(whole, wide=frozenset(name for x in selected for name in x.whole.tensors | x.whole.weights))
+    return replace(
+        whole, wide_names=frozenset(name for x in selected for name in x.all_rounded.tensors | x.all_rounded.weights)
+    )
 
 
 def build_roundable_model(
@@ -178,12 +185,12 @@ def build_roundable_model(
     plan, bits = planned.plan, max(planned.target.bits)
     tensors = {name: plan.tensors[name] for layer in operators for name in layer.activation.tensors}
     wanted = {name for layer in operators for name in layer.weight.weights}
-    nodes = [(node, op) for node, op in planned.parts.nodes if node.name in wanted]
+    nodes = [(node, op) for node, op in planned.partition.integer_nodes if node.name in wanted]
     weights = {str(node.name): _rounded_constants(planned, node, op) for node, op in nodes}
     content = ir.to_bytes(planned.graph)
     fine = {
         name: _widened_activation_qparams(planned, name, plan.tensors[name], FINE_BITS)
-        for name in planned.parts.activations
+        for name in planned.partition.activations
     }
     if bits <= 8:
         in_integers = build_integer_operators(planned, tensors, fine, {})
@@ -220,7 +227,7 @@ def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affin
 
 def _iter_widened_weights(planned: PlannedModel, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:
     """Yield the weights of `node` by name, and how each is held in more bits."""
-    for index in op.parameters(node):
+    for index in op.weight_inputs(node):
         name = ir.input_name(node, index)
         q, values = planned.plan.tensors.get(name), get_weight_values(node, index)
         if q is not None and values is not None:
@@ -232,7 +239,7 @@ def _rounded_constants(planned: PlannedModel, node: ir.Node, op: Op, bits: int =
     """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
     constants: dict[str, np.ndarray] = {}
     finer = dict(_iter_widened_weights(planned, node, op, bits)) if bits else planned.plan.tensors
-    for index in op.parameters(node):
+    for index in op.weight_inputs(node):
         q, values = finer.get(ir.input_name(node, index)), get_weight_values(node, index)
         if q is not None and values is not None:
             on_grid = q.on_grid(np.asarray(values, np.float64))

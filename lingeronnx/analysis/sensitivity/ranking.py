@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...deprecation import keep_old_members
 from ...files import write_text
 from ..stats.output_measures import is_lower_better, metric_unit
 from .page import render_sensitivity_page
@@ -37,6 +38,7 @@ class SkipAdvice:
     value: float
 
 
+@keep_old_members("0.3", least="min_gain")
 @dataclass(frozen=True)
 class Sensitivity:
     """What `sensitivity` found.
@@ -60,7 +62,7 @@ class Sensitivity:
     whole: int
     for_chip: bool
     notes: Sequence[str] = ()
-    least: float = 0.0
+    min_gain: float = 0.0
     finding: str = ""
     weight_bits: Mapping[str, int] = field(default_factory=dict)
 
@@ -72,8 +74,10 @@ class Sensitivity:
     def best(self) -> SkipAdvice | None:
         """The shortest advice that gives most of what the best gives back; None where none gives what is worth it."""
         most = max((self.gain(advice) for advice in self.advice), default=0.0)
-        worth = most > 0 and most >= self.least
-        return next((a for a in self.advice if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.least)), None)
+        worth = most > 0 and most >= self.min_gain
+        return next(
+            (a for a in self.advice if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.min_gain)), None
+        )
 
     def gain(self, advice: SkipAdvice) -> float:
         """Return by how much the advice is better than everything rounded, in the metric's unit."""
@@ -143,7 +147,7 @@ class Sensitivity:
 
     def _why(self) -> list[str]:
         """Return the lines that send a reader elsewhere."""
-        least = f" (at least {self._value(self.least)})" if self.least else ""
+        least = f" (at least {self._value(self.min_gain)})" if self.min_gain else ""
         said = self.finding or "nothing is out of the ordinary"
         return [f"no layer left in float helps{least}; compare says why: {said}"]
 

@@ -110,7 +110,7 @@ def sensitivity(
     planned = _plan_for_sensitivity(loaded, calib, plan, settings, progress)
     outputs = _resolve_outputs(planned, output, function)
     question = SensitivityRequest(
-        metrics, what, all_but_one, order, function, outputs, least=min_gain, share=max_float_macs
+        metrics, what, all_but_one, order, function, outputs, min_gain=min_gain, max_float_macs=max_float_macs
     )
     operators = list_rounded_operators(planned)
     trials = _list_trials(operators, what)
@@ -122,7 +122,7 @@ def sensitivity(
     ) as results:
         ranked = _run_and_rank(runs, results, operators, trials, question)
     if plots and folder is not None:
-        runs.draw(Path(folder), operators, ranked.ranking, plots)
+        runs.write_histograms(Path(folder), operators, ranked.ranking, plots)
     ranked = replace(ranked, ranking=ranked.ranking[::-1]) if reserve else ranked
     if folder is not None:
         ranked.write(folder)
@@ -138,17 +138,17 @@ class SensitivityRequest:
     """
 
     metrics: Sequence[str]
-    what: str
+    trial_kind: str
     all_but_one: bool
     order: str | None
     function: Function | None
     outputs: Sequence[str]
-    least: float | None = None
-    share: float = _MAX_FLOAT_MAC_SHARE
+    min_gain: float | None = None
+    max_float_macs: float = _MAX_FLOAT_MAC_SHARE
 
-    def worth(self, metric: str) -> float:
+    def min_gain_for(self, metric: str) -> float:
         """Return the gain that an advice must have by `metric`."""
-        return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0) if self.least is None else self.least
+        return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0) if self.min_gain is None else self.min_gain
 
 
 def _validate_arguments(
@@ -176,11 +176,11 @@ def _journal_header(runs: TrialRuns, question: SensitivityRequest) -> dict[str, 
         "model": hash_parts(ir.to_bytes(planned.original)),
         "plan (calibration data, settings)": runs.key,
         "metric": list(question.metrics),
-        "what": question.what,
+        "what": question.trial_kind,
         "all_but_one": question.all_but_one,
         "output": list(question.outputs),
         "samples of a block": runs.block,
-        "limit": planned.conf.limit,
+        "limit": planned.config.limit,
         "function": None if function is None else _function_name(function),
         "code of the function": None if function is None else hash_parts(_function_code_bytes(function)),
     }
@@ -240,7 +240,7 @@ def _list_trials(operators: Sequence[RoundedOperator], what: str) -> list[Operat
     trials = [
         OperatorTrial(operator, kind, setting)
         for operator in operators
-        for kind, setting in operator.kinds(what).items()
+        for kind, setting in operator.trial_sets(what).items()
     ]
     if not trials:
         raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
@@ -256,9 +256,9 @@ def _run_and_rank(
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
     target, but_one = runs.planned.target, question.all_but_one
-    whole = reduce(or_, (operator.whole for operator in operators))
+    whole = reduce(or_, (operator.all_rounded for operator in operators))
     settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
-    ranked = runs.stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
+    ranked = runs.run_stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
     keys = [
         worst_first_key(question.metrics[0], row[0], question.order) * (-1 if but_one else 1) for row in ranked.values
     ]
@@ -268,9 +268,12 @@ def _run_and_rank(
         for i in order
     ]
     worst = [trials[i].operator for i in order]
-    advised_by, tried = runs.accuracy(), _advice_candidates(runs.planned, operators, worst, question.share)
+    advised_by, tried = (
+        runs.advice_metric(),
+        _advice_candidates(runs.planned, operators, worst, question.max_float_macs),
+    )
     left = [apply_options(runs.planned, taken, operators) for taken in tried]
-    advised = runs.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
+    advised = runs.run_stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
     exact, quantized, *others = (row[0] for row in advised.values)
     advice = [
         SkipAdvice(tuple(operator.name for operator in taken), tuple(format_option(o, target) for o in taken), value)
@@ -286,9 +289,9 @@ def _run_and_rank(
         samples=ranked.samples,
         macs=ranked.macs + advised.macs,
         whole=ranked.samples * runs.macs * (len(trials) + 1 + len(tried)),
-        for_chip=target.packs,
+        for_chip=target.has_packer,
         notes=tuple(runs.notes),
-        least=question.worth(advised_by),
+        min_gain=question.min_gain_for(advised_by),
         weight_bits=weight_bits_by_operator(runs.planned),
     )
     return found if found.best is not None else replace(found, finding=runs.finding)
@@ -338,7 +341,7 @@ def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object
     source = calib if eval_data is None else eval_data
     if source is None:
         return planned.data
-    specs, conf = list(planned.data.inputs.values()), planned.conf
+    specs, conf = list(planned.data.inputs.values()), planned.config
     fixed = dict(planned.data.fixed)
     if conf.state:
         source, fixed = unroll_calls(planned.original, source, conf.state, fixed, limit=conf.limit).items, {}

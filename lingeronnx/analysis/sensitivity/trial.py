@@ -36,19 +36,21 @@ class RoundedSet:
 
     tensors: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
-    wide: frozenset[str] = frozenset()
+    wide_names: frozenset[str] = frozenset()
 
     def __or__(self, other: RoundedSet) -> RoundedSet:
-        return RoundedSet(self.tensors | other.tensors, self.weights | other.weights, self.wide | other.wide)
+        return RoundedSet(
+            self.tensors | other.tensors, self.weights | other.weights, self.wide_names | other.wide_names
+        )
 
     def __sub__(self, other: RoundedSet) -> RoundedSet:
-        return RoundedSet(self.tensors - other.tensors, self.weights - other.weights, self.wide)
+        return RoundedSet(self.tensors - other.tensors, self.weights - other.weights, self.wide_names)
 
-    def grid(self, name: str) -> str:
+    def grid_of(self, name: str) -> str:
         """Return what a tensor, or the weights of a node, are rounded to: "wide", "plan", or "" for nothing."""
         if name not in self.tensors and name not in self.weights:
             return ""
-        return "wide" if name in self.wide else "plan"
+        return "wide" if name in self.wide_names else "plan"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class RoundableModel:
     wide_weights: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     kernels: Mapping[str, IntegerOperator] = field(default_factory=dict)
 
-    def engine(self) -> TrialEngine:
+    def create_engine(self) -> TrialEngine:
         """Return what runs it."""
         return TrialEngine(self)
 
@@ -95,96 +97,98 @@ class TrialEngine:
         self.inputs = {spec.name: spec for spec in get_input_specs(model)}
         #: The outputs that are looked at.
         self.wanted = list(roundable.outputs)
-        cuts = roundable.tensors.keys() | {name for node in roundable.kernels.values() for name in node.reads}
+        cuts = roundable.tensors.keys() | {name for node in roundable.kernels.values() for name in node.read_tensors}
         self.segments = Segments(model, cuts, roundable.outputs, roundable.weights)
         self._kernels = KernelRunner(roundable.kernels)
         self.macs = 0
         #: Whether a model is written for one sample: several are run one by one.
-        self.single = any(spec.single for spec in self.inputs.values())
+        self.runs_single_samples = any(spec.is_single_sample for spec in self.inputs.values())
 
     @cached_property
-    def _last(self) -> dict[str, int]:
+    def _last_reader(self) -> dict[str, int]:
         """The last piece that reads a tensor."""
-        return {name: index for index, piece in enumerate(self.segments.pieces) for name in piece.inputs}
+        return {name: index for index, piece in enumerate(self.segments.segments) for name in piece.inputs}
 
-    def parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
+    def split_samples(self, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
         """Yield (first sample, one behind the last, their feeds) of what is run at a time."""
         count = self._count(feeds)
-        step = 1 if self.single else max(count, 1)
+        step = 1 if self.runs_single_samples else max(count, 1)
         for start in range(0, count, step):
             stop = min(start + step, count)
             yield (
                 start,
                 stop,
                 {
-                    name: self.inputs[name].samples(array, start, stop)
-                    if self.single and self.inputs[name].batched
+                    name: self.inputs[name].slice_samples(array, start, stop)
+                    if self.runs_single_samples and self.inputs[name].accepts_any_batch
                     else array
                     for name, array in feeds.items()
                 },
             )
 
     def _count(self, feeds: Mapping[str, np.ndarray]) -> int:
-        return max((self.inputs[n].count(a) for n, a in feeds.items() if self.inputs[n].batched), default=1)
+        return max(
+            (self.inputs[n].count_samples(a) for n, a in feeds.items() if self.inputs[n].accepts_any_batch), default=1
+        )
 
-    def base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
+    def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
         """Run the whole model on one part."""
-        tensors = {name: self._rounded(setting, name, np.asarray(array)) for name, array in feeds.items()}
+        tensors = {name: self._round_tensor(setting, name, np.asarray(array)) for name, array in feeds.items()}
         samples = self._count(feeds)
-        for index in range(len(self.segments.pieces)):
-            for name, array in self._run(index, setting, tensors, samples).items():
-                tensors[name] = self._rounded(setting, name, array)
+        for index in range(len(self.segments.segments)):
+            for name, array in self._run_segment(index, setting, tensors, samples).items():
+                tensors[name] = self._round_tensor(setting, name, array)
         return BaseRun(setting, tensors)
 
     def outputs(self, setting: RoundedSet, base: BaseRun, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs under `setting`; what `base` has, of the same part, is not computed again."""
-        now, then = setting.grid, base.setting.grid
+        now, then = setting.grid_of, base.setting.grid_of
         other: dict[str, np.ndarray] = {}  # what differs from the base
         for name, array in feeds.items():
             if now(name) != then(name):
-                other[name] = self._rounded(setting, name, np.asarray(array))
+                other[name] = self._round_tensor(setting, name, np.asarray(array))
         samples, weights = self._count(feeds), {n for n in setting.weights | base.setting.weights if now(n) != then(n)}
-        for index, piece in enumerate(self.segments.pieces):
+        for index, piece in enumerate(self.segments.segments):
             moved = any(name in other for name in piece.inputs) or any(node in weights for node in piece.nodes)
-            moved = moved or self._kernel(index, setting) != self._kernel(index, base.setting)
+            moved = moved or self._kernel_variant(index, setting) != self._kernel_variant(index, base.setting)
             if moved or any(then(name) and now(name) != then(name) for name in piece.outputs):
                 known = {name: other[name] if name in other else base.tensors[name] for name in piece.inputs}
-                for name, array in self._run(index, setting, known, samples).items():
-                    other[name] = self._rounded(setting, name, array)
+                for name, array in self._run_segment(index, setting, known, samples).items():
+                    other[name] = self._round_tensor(setting, name, array)
             else:
                 for name in piece.outputs:
                     if now(name) and not then(name):
-                        other[name] = self._rounded(setting, name, base.tensors[name])
+                        other[name] = self._round_tensor(setting, name, base.tensors[name])
             for name in piece.inputs:
-                if self._last[name] == index and name not in self._given.outputs:
+                if self._last_reader[name] == index and name not in self._given.outputs:
                     other.pop(name, None)
         return {name: other[name] if name in other else base.tensors[name] for name in self._given.outputs}
 
-    def _run(
+    def _run_segment(
         self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], samples: int
     ) -> dict[str, np.ndarray]:
-        piece = self.segments.pieces[index]
+        piece = self.segments.segments[index]
         self.macs += piece.macs * samples
-        if held := self._kernel(index, setting):
+        if held := self._kernel_variant(index, setting):
             return self._kernels.run(piece.nodes[-1], held, tensors, piece.outputs)
         changed: dict[str, np.ndarray] = {}
         for node in piece.nodes:
-            if grid := setting.grid(node):
+            if grid := setting.grid_of(node):
                 changed.update((self._given.wide_weights if grid == "wide" else self._given.weights)[node])
         return self.segments.run(index, tensors, changed)
 
-    def _kernel(self, index: int, setting: RoundedSet) -> VariantKey | None:
+    def _kernel_variant(self, index: int, setting: RoundedSet) -> VariantKey | None:
         """Return how the tensors of a piece are held that is run by its kernel; None where it is computed in float."""
-        name = self.segments.pieces[index].nodes[-1]
+        name = self.segments.segments[index].nodes[-1]
         node = self._given.kernels.get(name)
-        if node is None or (name in self._given.weights and not setting.grid(name)):
+        if node is None or (name in self._given.weights and not setting.grid_of(name)):
             return None
         origins = frozenset[str]().union(*node.inputs.values())
-        held = all(setting.grid(origin) == "plan" for origin in origins), setting.grid(node.output)
-        return held if held in node.forms else None
+        held = all(setting.grid_of(origin) == "plan" for origin in origins), setting.grid_of(node.output)
+        return held if held in node.variants else None
 
-    def _rounded(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
-        if not (grid := setting.grid(name)):
+    def _round_tensor(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
+        if not (grid := setting.grid_of(name)):
             return array
         return (self._given.wide_tensors if grid == "wide" else self._given.tensors)[name].on_grid(array)
 
@@ -201,7 +205,7 @@ class TrialModel:
         self._kept: OrderedDict[bytes, BaseRun] = OrderedDict()
         self.inputs = list(engine.inputs.values())
 
-    def under(self, setting: RoundedSet) -> TrialModel:
+    def with_setting(self, setting: RoundedSet) -> TrialModel:
         """Return the same model under another setting; what is kept is shared."""
         trial = TrialModel(self._engine, self._base, setting)
         trial._kept = self._kept
@@ -213,7 +217,7 @@ class TrialModel:
         if unknown := [name for name in wanted if name not in self._engine.wanted]:
             raise ConfigError(f"a trial has no output '{unknown[0]}'; outputs are {', '.join(self._engine.wanted)}")
         checked = next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
-        runs = [self._part(part) for _, _, part in self._engine.parts(checked)]
+        runs = [self._run_part(part) for _, _, part in self._engine.split_samples(checked)]
         return [np.concatenate([run[name] for run in runs]) if len(runs) > 1 else runs[0][name] for name in wanted]
 
     def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
@@ -221,13 +225,13 @@ class TrialModel:
         outputs = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         digest = hashlib.blake2b(digest_size=16)
         for name in sorted(part):
             digest.update(np.ascontiguousarray(part[name]).tobytes())
         key = digest.digest()
         if key not in self._kept:
-            self._kept[key] = self._engine.base(self._base, part)
+            self._kept[key] = self._engine.run_base(self._base, part)
             while len(self._kept) > 1 and sum(base.nbytes for base in self._kept.values()) > _MAX_CACHE_BYTES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

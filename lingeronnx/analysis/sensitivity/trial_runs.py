@@ -47,10 +47,10 @@ Function = Callable[..., float]
 
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
     """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
-    shown = {name for piece in segments.pieces for name in piece.outputs}
+    shown = {name for piece in segments.segments for name in piece.outputs}
     sizes = [ir.get_shape(v) for v in ir.iter_values(planned.graph) if v.name in shown]
     sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
-    return int(np.clip(_MAX_BLOCK_BYTES // max(sample, 1), 1, planned.conf.batch))
+    return int(np.clip(_MAX_BLOCK_BYTES // max(sample, 1), 1, planned.config.batch))
 
 
 @dataclass
@@ -78,7 +78,7 @@ class TrialRuns:
         self.planned, self.names = planned, names
         self._given, self._data, self._function = given, data, function
         self._place, self._progress = place, progress
-        segments = given.engine().segments
+        segments = given.create_engine().segments
         self.macs = segments.macs
         #: Samples of a block.
         self.block = choose_block_size(planned, segments)
@@ -90,7 +90,7 @@ class TrialRuns:
         """What a user should know of the data and the plan."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
-        if self.planned.conf.effort == "fast":
+        if self.planned.config.effort == "fast":
             notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return notes
 
@@ -107,13 +107,13 @@ class TrialRuns:
         told = [f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}" for f in found[:1]]
         return "".join(told)
 
-    def draw(
+    def write_histograms(
         self, folder: Path, operators: Sequence[RoundedOperator], worst_first: Sequence[RankedTrial], number: int
     ) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""
-        engine, by_name = self._given.engine(), {layer.name: layer for layer in operators}
+        engine, by_name = self._given.create_engine(), {layer.name: layer for layer in operators}
         feeds, _ = next(self._data.batches(self.block))
-        runs = [engine.base(RoundedSet(), part).tensors for _, _, part in engine.parts(feeds)]
+        runs = [engine.run_base(RoundedSet(), part).tensors for _, _, part in engine.split_samples(feeds)]
         outputs = {
             name: np.concatenate([run[name].reshape(-1) for run in runs])
             for name in self._given.tensors
@@ -127,17 +127,17 @@ class TrialRuns:
             number,
         )
 
-    def accuracy(self) -> str:
+    def advice_metric(self) -> str:
         """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""
         own = [name for name in self.names if name not in METRICS]
         return own[0] if own else "top1" if self._labels_are_classes else "SQNR"
 
-    def stage(
+    def run_stage(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet], names: Sequence[str]
     ) -> TrialValues:
         """Run the trials `settings`, but for those whose results `journal` has."""
         if self._function is not None:
-            return self._by_function(journal, part, base, settings)
+            return self._run_with_function(journal, part, base, settings)
         makers = MeasureFactory(names)
         total = [makers() for _ in settings]
         done = TrialValues([], 0, 0)
@@ -152,14 +152,14 @@ class TrialRuns:
 
         digests: deque[str] = deque()
         job = BlockTrials(self._given, base, tuple(settings), tuple(names))
-        for trial_result in map_jobs(job, self._left(journal, part, take, digests), *self._place):
+        for trial_result in map_jobs(job, self._iter_pending_blocks(journal, part, take, digests), *self._place):
             record = {"part": part, "data": digests.popleft(), **trial_result}
             journal.add(record)
             take(record)
         done.values = [measures.values for measures in total]
         return done
 
-    def _left(
+    def _iter_pending_blocks(
         self, journal: Journal, part: str, take: Callable[[Mapping[str, Any]], None], digests: deque[str]
     ) -> Iterator[Batch]:
         """Yield the blocks without a result; those with one go to `take`."""
@@ -176,17 +176,17 @@ class TrialRuns:
                 digests.append(digest)
                 yield batch
             elif record.get("data") == digest:
-                with journal.understood():
+                with journal.guard_records():
                     take(record)
             else:
-                raise journal.stale("other data")
+                raise journal.stale_error("other data")
         if next(old, None) is not None:
-            raise journal.stale("more data")
+            raise journal.stale_error("more data")
 
-    def _by_function(
+    def _run_with_function(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet]
     ) -> TrialValues:
-        with journal.understood():
+        with journal.guard_records():
             done = TrialValues([[float(record["value"])] for record in journal.records(part)], 0, 0)
         assert self._function is not None
         job = FunctionTrials(self._given, base, self._function)
@@ -216,16 +216,16 @@ class BlockTrials:
 
     def start(self) -> Callable[[Batch], dict[str, Any]]:
         """Return what runs all trials on one block."""
-        return partial(self._block, self.rounding.engine(), MeasureFactory(self.metrics))
+        return partial(self._run_block, self.rounding.create_engine(), MeasureFactory(self.metrics))
 
-    def _block(self, engine: TrialEngine, makers: MeasureFactory, batch: Batch) -> dict[str, Any]:
+    def _run_block(self, engine: TrialEngine, makers: MeasureFactory, batch: Batch) -> dict[str, Any]:
         feeds, labels = batch
         (output,) = self.rounding.outputs
         total, count, engine.macs = [makers() for _ in self.settings], 0, 0
-        for start, stop, part in engine.parts(feeds):
-            exact = engine.base(RoundedSet(), part)
-            base = exact if self.base == RoundedSet() else engine.base(self.base, part)
-            own = labels if labels is None or not engine.single else labels[start:stop]
+        for start, stop, part in engine.split_samples(feeds):
+            exact = engine.run_base(RoundedSet(), part)
+            base = exact if self.base == RoundedSet() else engine.run_base(self.base, part)
+            own = labels if labels is None or not engine.runs_single_samples else labels[start:stop]
             for measures, setting in zip(total, self.settings, strict=True):
                 free = setting == RoundedSet()
                 array = exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
@@ -244,5 +244,7 @@ class FunctionTrials:
 
     def start(self) -> Callable[[RoundedSet], float]:
         """Return what calls it for one trial."""
-        trials = TrialModel(self.rounding.engine(), self.base)
-        return lambda setting: call_user_function("the evaluation function", self.function, trials.under(setting))
+        trials = TrialModel(self.rounding.create_engine(), self.base)
+        return lambda setting: call_user_function(
+            "the evaluation function", self.function, trials.with_setting(setting)
+        )

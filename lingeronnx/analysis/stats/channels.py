@@ -28,12 +28,12 @@ def move_channel_axis(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
 class ChannelSums:
     """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C].
 
-    `still`, `least` and `most` speak of x as it is, everything else of x and y as what reads them sees them.
+    `is_constant`, `raw_min` and `raw_max` speak of x as it is, everything else of x and y as what reads them sees them.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.least = self.most = np.zeros(0)
+        self.raw_min = self.raw_max = np.zeros(0)
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
@@ -51,7 +51,7 @@ class ChannelSums:
         if raw is not None:
             raw = np.nan_to_num(raw, posinf=0.0, neginf=0.0)
             whole = raw.min(axis=over), raw.max(axis=over)
-        part.least, part.most = whole
+        part.raw_min, part.raw_max = whole
         gap = b - a
         part._bias, part._error = gap.sum(axis=over), np.square(gap).sum(axis=over)
         self.merge(part)
@@ -64,16 +64,16 @@ class ChannelSums:
             self.count = 0
             size = len(other.low)
             self.low, self.high = np.full(size, np.inf), np.full(size, -np.inf)
-            self.least, self.most = self.low, self.high
+            self.raw_min, self.raw_max = self.low, self.high
             self._power, self._sum, self._bias, self._error = (np.zeros(size) for _ in range(4))
         self.count += other.count
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        self.least, self.most = np.minimum(self.least, other.least), np.maximum(self.most, other.most)
+        self.raw_min, self.raw_max = np.minimum(self.raw_min, other.raw_min), np.maximum(self.raw_max, other.raw_max)
         self._power, self._sum = self._power + other._power, self._sum + other._sum
         self._bias, self._error = self._bias + other._bias, self._error + other._error
 
     @property
-    def reach(self) -> np.ndarray:
+    def max_abs(self) -> np.ndarray:
         """Return the largest |x|."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
@@ -83,17 +83,17 @@ class ChannelSums:
         return self._sum / max(self.count, 1)
 
     @property
-    def power(self) -> np.ndarray:
+    def mean_square(self) -> np.ndarray:
         """The mean square of x."""
         return self._power / max(self.count, 1)
 
     @property
-    def deviation(self) -> np.ndarray:
+    def std(self) -> np.ndarray:
         """The standard deviation of x."""
-        return np.sqrt(np.maximum(self.power - np.square(self.mean), 0))
+        return np.sqrt(np.maximum(self.mean_square - np.square(self.mean), 0))
 
     @property
-    def error(self) -> np.ndarray:
+    def mean_squared_error(self) -> np.ndarray:
         """The mean square of the error."""
         return self._error / max(self.count, 1)
 
@@ -103,19 +103,19 @@ class ChannelSums:
         return self._bias / max(self.count, 1)
 
     @property
-    def still(self) -> np.ndarray:
+    def is_constant(self) -> np.ndarray:
         """Which channels never change, or by less than 8 bits can show."""
-        size = np.maximum(np.abs(self.least), np.abs(self.most))
-        return np.asarray(self.most - self.least <= CONSTANT_TOLERANCE * size)
+        size = np.maximum(np.abs(self.raw_min), np.abs(self.raw_max))
+        return np.asarray(self.raw_max - self.raw_min <= CONSTANT_TOLERANCE * size)
 
     @property
-    def speaking(self) -> np.ndarray:
+    def is_active(self) -> np.ndarray:
         """Which channels change, and are not 0 all the time to what reads them."""
-        return ~self.still & (self.power > 0)
+        return ~self.is_constant & (self.mean_square > 0)
 
-    def sqnr(self) -> np.ndarray:
+    def sqnr_db(self) -> np.ndarray:
         """In dB, of the channels that speak; between -60 and 120."""
-        speaking = self.speaking
+        speaking = self.is_active
         with np.errstate(over="ignore"):
-            ratio = self.power[speaking] / np.maximum(self.error[speaking], 1e-300)
+            ratio = self.mean_square[speaking] / np.maximum(self.mean_squared_error[speaking], 1e-300)
         return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

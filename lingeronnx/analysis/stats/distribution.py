@@ -38,26 +38,29 @@ class Distribution:
             sound = np.isfinite(values)
             part.skipped += int(values.size - np.count_nonzero(sound))
             values = values[sound]
-            part._take(values)
+            part._add_finite(values)
             self.histogram.add(values)
-        self._join(part)
+        self._merge_moments(part)
 
     def merge(self, other: Distribution) -> None:
         """Take in what another has counted."""
         self.histogram.merge(other.histogram)
-        self._join(other)
+        self._merge_moments(other)
 
     def state(self, histogram: bool) -> list[object]:
-        """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
+        """Return all it holds, in types that JSON has, with the histogram or without.
+
+        `from_state` makes an equal one of it.
+        """
         numbers = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
         return [*numbers, self.histogram.state if histogram else None]
 
     @classmethod
-    def of(cls, state: Sequence[Any]) -> Distribution:
+    def from_state(cls, state: Sequence[Any]) -> Distribution:
         """Return what had the `state`."""
         values = cls()
         values.count, values.skipped, values.low, values.high, values.mean, values.absolute, values._squares = state[:7]
-        values.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
+        values.histogram = Histogram() if state[7] is None else Histogram.from_state(state[7])
         return values
 
     @property
@@ -75,7 +78,7 @@ class Distribution:
         """Max |x|; nan without values."""
         return max(abs(self.low), abs(self.high)) if self.count else math.nan
 
-    def _take(self, values: np.ndarray) -> None:
+    def _add_finite(self, values: np.ndarray) -> None:
         """Take in finite float64 values, but for the histogram."""
         if not values.size:
             return
@@ -85,9 +88,9 @@ class Distribution:
         part.mean = float(values.mean())
         part.absolute = float(np.abs(values).sum())
         part._squares = float(np.square(values - part.mean).sum())
-        self._join(part)
+        self._merge_moments(part)
 
-    def _join(self, other: Distribution) -> None:
+    def _merge_moments(self, other: Distribution) -> None:
         """Take in all but the histogram of another (Chan, Golub, LeVeque 1979)."""
         self.skipped += other.skipped
         if not other.count:

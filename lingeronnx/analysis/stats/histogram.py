@@ -59,8 +59,8 @@ class Histogram:
         if self._kept is not None and self.count <= _MAX_EXACT_VALUES:
             self._kept.append(values)
             return
-        self._cover()
-        self._spill()
+        self._extend_bins()
+        self._bin_kept_values()
         self._count(values)
 
     def merge(self, other: Histogram) -> None:
@@ -74,35 +74,35 @@ class Histogram:
         self.count += other.count
         self.zeros += other.zeros
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-        self._cover()
-        self._spill()
+        self._extend_bins()
+        self._bin_kept_values()
         index = np.flatnonzero(other._bins)
         places = ((index + other._first) >> (self._exponent - other._exponent)) - self._first
         np.add.at(self._bins, places, other._bins[index])
 
     @property
     def state(self) -> list[object]:
-        """All it holds, in types that JSON has; `of` makes an equal one of it."""
+        """All it holds, in types that JSON has; `from_state` makes an equal one of it."""
         if self._kept is not None:
             return [value for values in self._kept for value in values.tolist()]
-        bins = self.occupied
+        bins = self.nonzero_bins
         numbers = [self.low, self.high, self.count, bins.exponent, bins.first]
         return [*numbers, bins.index.tolist(), bins.counts.tolist(), self.zeros]
 
     @classmethod
-    def of(cls, state: Sequence[Any]) -> Histogram:
+    def from_state(cls, state: Sequence[Any]) -> Histogram:
         """Return what had the `state`."""
         if len(state) < 7 or not isinstance(state[6], list):
             histogram = cls()
             histogram.add(np.array(state, np.float64))
             return histogram
         low, high, count, exponent, first, index, counts, *zeros = state  # the last is missing in older files
-        histogram = cls.of_bins(low, high, count, NonzeroBins(exponent, first, *np.array([index, counts], np.int64)))
+        histogram = cls.from_bins(low, high, count, NonzeroBins(exponent, first, *np.array([index, counts], np.int64)))
         histogram.zeros = zeros[0] if zeros else 0
         return histogram
 
     @classmethod
-    def of_bins(cls, low: float, high: float, count: int, bins: NonzeroBins) -> Histogram:
+    def from_bins(cls, low: float, high: float, count: int, bins: NonzeroBins) -> Histogram:
         """Return a histogram of `count` values from `low` to `high` that were counted in `bins`."""
         histogram = cls()
         histogram.low, histogram.high, histogram.count, histogram._kept = low, high, count, None
@@ -112,13 +112,13 @@ class Histogram:
 
     @property
     def kept(self) -> np.ndarray | None:
-        """All values, float64 [n], where there are no more than are kept; else None: see `occupied`."""
+        """All values, float64 [n], where there are no more than are kept; else None: see `nonzero_bins`."""
         if self._kept is None:
             return None
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
 
     @property
-    def occupied(self) -> NonzeroBins:
+    def nonzero_bins(self) -> NonzeroBins:
         """The bins that hold any value; none as long as all values are kept."""
         index = np.flatnonzero(self._bins)
         return NonzeroBins(self._exponent, self._first, index, self._bins[index])
@@ -130,7 +130,7 @@ class Histogram:
         """
         if (kept := self.kept) is not None:
             return np.sort(kept), np.ones(kept.size, np.int64)
-        bins = self.occupied
+        bins = self.nonzero_bins
         places = np.clip(np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high)
         return np.append(places, 0.0), np.append(bins.counts - self.zeros * (bins.index + bins.first == 0), self.zeros)
 
@@ -149,7 +149,7 @@ class Histogram:
         )[0]
         return np.rint(counted).astype(np.int64)
 
-    def shares(self, low: float, high: float, number: int = BINS) -> np.ndarray:
+    def interpolated_counts(self, low: float, high: float, number: int = BINS) -> np.ndarray:
         """Return float64 [number]: the values counted at `number` equally spaced points from `low` to `high`.
 
         A value between two points counts at both, at each by how near it is; so neither the points nor the steps of
@@ -174,7 +174,7 @@ class Histogram:
         inside = (share * self.count - before) / max(int(self._bins[at]), 1)
         return float(np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high))
 
-    def _spill(self) -> None:
+    def _bin_kept_values(self) -> None:
         """Count what was kept so far."""
         kept, self._kept = self._kept, None
         for values in kept or ():
@@ -184,7 +184,7 @@ class Histogram:
         places = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
         self._bins += np.bincount(places, minlength=_BIN_COUNT)
 
-    def _cover(self) -> None:
+    def _extend_bins(self) -> None:
         """Make the bins those that the range asks for; a range that grows joins neighbours."""
         exponent = _bin_exponent(self.low, self.high)
         first = _bin_index(self.low, exponent)

@@ -67,7 +67,7 @@ class MeasureFactory:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = [normalize_metric_name(name) for name in names]
-        self.with_labels: dict[str, Callable[[], Any]] = {
+        self.label_metrics: dict[str, Callable[[], Any]] = {
             name: resolve_metric(name)[0] for name in self.names if name not in METRICS
         }
         self.histograms = "KL" in self.names
@@ -83,7 +83,7 @@ class Measures:
     def __init__(self, makers: MeasureFactory) -> None:
         self._of = makers
         self._pair = PairMeasures()
-        self._own = {name: make() for name, make in makers.with_labels.items()}
+        self._own = {name: make() for name, make in makers.label_metrics.items()}
 
     def add(self, reference: np.ndarray, labels: np.ndarray | None, array: np.ndarray) -> None:
         """Take in one batch: the float model's output, labels where there are any, and the trial's output."""
@@ -103,7 +103,7 @@ class Measures:
     def merge(self, state: Sequence[Any]) -> None:
         """Take in what another has seen."""
         if state[0] is not None:
-            self._pair.merge(PairMeasures.of(state[0]))
+            self._pair.merge(PairMeasures.from_state(state[0]))
         for measure, sums in zip(self._own.values(), state[1:], strict=True):
             measure.merge(sums)
 

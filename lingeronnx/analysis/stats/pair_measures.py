@@ -75,7 +75,7 @@ class PairMeasures:
         part.held = stored_form
         real, counts, wanted = y, None, None
         if stored_form is not None:
-            real, wanted = stored_form.real(y), stored_form.counts(x if unclipped is None else unclipped).reshape(-1)
+            real, wanted = stored_form.real(y), stored_form.to_steps(x if unclipped is None else unclipped).reshape(-1)
             counts = y.reshape(-1)
             if y.dtype.kind not in "iu":
                 counts = np.rint(stored_form.q.counts(counts)) + stored_form.q.zero_point
@@ -84,20 +84,20 @@ class PairMeasures:
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
             sound = np.isfinite(a) & np.isfinite(b)
             every = bool(sound.all())
-            part._take(*((a, b) if every else (a[sound], b[sound])))
+            part._add_finite(*((a, b) if every else (a[sound], b[sound])))
             part.skipped += int(sound.size - np.count_nonzero(sound))
             if counts is not None and wanted is not None:
-                part._place(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
-        self._join(part)
+                part._count_saturation(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
+        self._merge_sums(part)
 
     def merge(self, other: PairMeasures) -> None:
         """Take in what another has counted."""
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
-        self._join(other)
+        self._merge_sums(other)
 
     def state(self, histograms: bool) -> list[object]:
-        """Return what it has seen of float tensors, in types that JSON has; `of` makes an equal one of it.
+        """Return what it has seen of float tensors, in types that JSON has; `from_state` makes an equal one of it.
 
         histograms : also what KL needs, which is most of it.
         """
@@ -105,20 +105,20 @@ class PairMeasures:
         return [*sides, self.skipped, self.atol, self.rtol, [float(total) for total in self._sums]]
 
     @classmethod
-    def of(cls, state: Sequence[Any]) -> PairMeasures:
+    def from_state(cls, state: Sequence[Any]) -> PairMeasures:
         """Return what had the `state`."""
         measures = cls()
-        measures.x, measures.y = (Distribution.of(side) for side in state[:2])
+        measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
         measures._sums = np.array(state[5], np.float64)
         return measures
 
-    def _take(self, a: np.ndarray, b: np.ndarray) -> None:
+    def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:
         """Take in finite float64 values [n] of both."""
         if not a.size:
             return
         for side, values in ((self.x, a), (self.y, b)):
-            side._take(values)
+            side._add_finite(values)
             side.histogram.add(values)
         gap = a - b
         off = np.abs(gap)
@@ -126,7 +126,7 @@ class PairMeasures:
         self.atol = max(self.atol, float(off.max()))
         self.rtol = max(self.rtol, _max_relative_error(a, off))
 
-    def _place(self, wanted: np.ndarray, counts: np.ndarray) -> None:
+    def _count_saturation(self, wanted: np.ndarray, counts: np.ndarray) -> None:
         """Look where in the integers' range y lies, in counts, and where x ought to."""
         if self.held is None or not counts.size:
             return
@@ -136,9 +136,9 @@ class PairMeasures:
         self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
         self._beyond += int(np.count_nonzero((wanted < low - 1) | (wanted > high + 1)))
 
-    def _join(self, other: PairMeasures) -> None:
-        self.x._join(other.x)
-        self.y._join(other.y)
+    def _merge_sums(self, other: PairMeasures) -> None:
+        self.x._merge_moments(other.x)
+        self.y._merge_moments(other.y)
         self.held = self.held if other.held is None else other.held
         self.skipped += other.skipped
         self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
@@ -189,7 +189,9 @@ class PairMeasures:
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
-        return kl_divergence(self.x.histogram.shares(low, high), self.y.histogram.shares(low, high))
+        return kl_divergence(
+            self.x.histogram.interpolated_counts(low, high), self.y.histogram.interpolated_counts(low, high)
+        )
 
     def histograms(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the counts of x and y, int64 [number] each, over the union of both ranges."""

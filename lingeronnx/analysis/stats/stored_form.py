@@ -24,7 +24,7 @@ class StoredForm:
     q: Affine
     factor: tuple[float, ...] = (1.0,)
 
-    def factors(self, rank: int) -> np.ndarray:
+    def broadcast_factors(self, rank: int) -> np.ndarray:
         """Return the factor, float64, so that it multiplies an array of `rank` axes."""
         factors = np.array(self.factor)
         return factors.reshape(()) if factors.size == 1 else factors.reshape(1, -1, *[1] * (rank - 2))
@@ -35,30 +35,34 @@ class StoredForm:
         ValueError where a factor per channel does not fit.
         """
         stored = _to_finite_float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
-        return stored if self.factor == (1.0,) else _to_finite_float32(stored / self.factors(array.ndim))
+        return stored if self.factor == (1.0,) else _to_finite_float32(stored / self.broadcast_factors(array.ndim))
 
-    def counts(self, real: np.ndarray) -> np.ndarray:
+    def to_steps(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
-        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
+        return np.asarray(
+            real.astype(np.float64) * (self.broadcast_factors(real.ndim) * self.q.scale) + self.q.zero_point
+        )
 
-    def ends(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def representable_range(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the least and the largest that the integers hold of the user's tensor, to go with `rank` axes."""
-        steps = self.factors(rank) * self.q.scale
+        steps = self.broadcast_factors(rank) * self.q.scale
         return (self.q.low - self.q.zero_point) / steps, (self.q.high - self.q.zero_point) / steps
 
-    def between(self, array: np.ndarray, high: float) -> np.ndarray:
+    def clip_stored(self, array: np.ndarray, high: float) -> np.ndarray:
         """Return integers, or reals as they are stored, cut at what 0 and `high` of the user's tensor are there."""
         whole = array.dtype.kind in "iu"
         array = np.maximum(array, array.dtype.type(self.q.zero_point if whole else 0))
         if not np.isfinite(high):
             return array
         end = np.full((1,) * array.ndim, high)
-        stored = self.integers(end, array.dtype) if whole else (end * self.factors(array.ndim)).astype(array.dtype)
+        stored = (
+            self.quantize(end, array.dtype) if whole else (end * self.broadcast_factors(array.ndim)).astype(array.dtype)
+        )
         return np.minimum(array, stored)
 
-    def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def quantize(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
-        return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
+        return self.q.integers(real.astype(np.float64) * self.broadcast_factors(real.ndim)).astype(dtype)
 
 
 def matching_factors(factor: Sequence[float], array: np.ndarray) -> tuple[float, ...]:

@@ -43,7 +43,7 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
             if as_json:
                 print_json({"model": model, "repaired": False, "changed": False, **error.report.to_dict()})
         raise
-    lines = [*fixed.report.lines(planned=dry_run), *(fixed.checked.lines() if fixed.checked is not None else [])]
+    lines = [*fixed.report.lines(planned=dry_run), *(fixed.trial_run.lines() if fixed.trial_run is not None else [])]
     if not dry_run:
         fixed.save(target)
         same = (
@@ -57,7 +57,7 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
     _print_lines(lines, as_json)
     if as_json:
         print_json({**fixed.to_dict(), "written": None if dry_run else target})
-    if fixed.checked is not None and fixed.checked.error is not None:
+    if fixed.trial_run is not None and fixed.trial_run.error is not None:
         click.get_current_context().exit(1)
 
 

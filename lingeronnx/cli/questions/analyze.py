@@ -107,11 +107,11 @@ def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | No
 
 def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
     """Print the outliers' rows, and with --json all."""
-    outliers = [row for row in rows if row.outlier]
+    outliers = [row for row in rows if row.is_outlier]
     for row in outliers:
         click.echo(
-            f"{row.name}: its largest value {row.largest:.4g} is {row.versu:.3g} times its 0.99 quantile "
-            f"{row.dynamic:.4g}; clamp or normalise this layer",
+            f"{row.name}: its largest value {row.max_abs:.4g} is {row.versu:.3g} times its 0.99 quantile "
+            f"{row.quantile_99:.4g}; clamp or normalise this layer",
             err=as_json,
         )
     click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with an outlier's range", err=as_json)

@@ -53,10 +53,14 @@ def profile_board(
         check_output_path(output, [log, model])
     found = api.profile_board(log, model, output, platform=platform, packer_args=packer_args, clock=clock)
     console = console_for(as_json)
-    row = found.row
+    row = found.calibration
     facts = [
         ("board", f"{found.platform}: {len(found.layers)} layers measured, runs: {found.runs}", ""),
-        ("model", f"formulas of {found.base}: {100 * (found.median_off or 0):.1f} % off at the median", ""),
+        (
+            "model",
+            f"formulas of {found.base_platform}: {100 * (found.median_relative_error or 0):.1f} % off at the median",
+            "",
+        ),
         ("fitted", f"{100 * row.median_error:.1f} % off at the median", "bold"),
         ("", f"nine of ten layers that a fit has not seen: within {100 * row.spread:.0f} %", "bold"),
         ("each node", f"{row.node:,.0f} cycles of the host", ""),
@@ -65,7 +69,7 @@ def profile_board(
     print_facts(console, facts)
     rows = [
         (layer.name, layer.operator, f"{layer.measured:,.0f}", f"{layer.model or 0:,.0f}", f"{layer.fitted or 0:,.0f}")
-        for layer in found.worst[:_MAX_ROWS]
+        for layer in found.layers_by_error[:_MAX_ROWS]
     ]
     print_table(console, "layers that are furthest off", ["layer", "operator", "measured", "model", "fitted"], rows)
     console.print()
@@ -74,7 +78,7 @@ def profile_board(
         f"{len(names)} layers {what}: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"
         for names, what in (
             (unpriced, "have no price, and are not in the fit"),
-            (found.missing, "have no line in the log"),
+            (found.unmatched_layers, "have no line in the log"),
         )
         if names
     ]

@@ -47,4 +47,4 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 def _target_to_json(target: Target) -> dict[str, Any]:
     """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
     found = to_json_value(target)
-    return {**found, **found.pop("vendor"), "packer": target.vendor.packer}
+    return {**found, **found.pop("vendor"), "packer": target.vendor.packer_command}

@@ -90,15 +90,15 @@ def build_stub_containers(
     part is given twice is written once.
     """
     memory, found = StaticMemory(program), {}
-    for part in program.packages:
+    for part in program.unique_chip_parts:
         steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
-        sizes = memory.shared_of[part.name], memory.psram_of[part.name] - 4096
+        sizes = memory.shared_bytes_by_part[part.name], memory.psram_bytes_by_part[part.name] - 4096
         known = {
             _pack_arrays(v.inputs): _pack_arrays(v.outputs) for v in (call[index] for call in calls for index in steps)
         }
         counts = len(part.inputs), len(part.outputs), len(known)
-        body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
-        body += struct.pack("<IIIIII", *sizes, *counts, part.own_shared)
+        body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.package_index)
+        body += struct.pack("<IIIIII", *sizes, *counts, part.has_resident_constants)
         body += b"".join(
             struct.pack(
                 "<II7If",
@@ -110,9 +110,10 @@ def build_stub_containers(
             for port in (*part.inputs, *part.outputs)
         )
         body += b"".join(given + made for given, made in known.items())
-        words = part.choice.words
+        words = part.choice.argv
         found[part.name] = make_package(
-            make_package_header(program.platform, part.number, crcs[part.name], compute_arguments_crc(words)), body
+            make_package_header(program.platform, part.package_index, crcs[part.name], compute_arguments_crc(words)),
+            body,
         )
     return found
 

@@ -58,28 +58,30 @@ _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 class Footprint:
     """Bytes on one core.
 
-    code, constants : of the program without its self test. ram : its data and zeros, without shared memory and psram.
-    selftest : flash that the self test takes in addition. init, run : stack of the two calls. chain : the functions
-    that are deepest in `run`. outside : functions that are called and not compiled here.
+    code_bytes, constant_bytes : of the program without its self test. ram : its data and zeros, without shared memory
+    and psram. selftest_bytes : flash that the self test takes in addition. init, run : stack of the two calls. chain :
+    the functions that are deepest in `run`. outside : functions that are called and not compiled here.
     """
 
     core: str
-    code: int
-    constants: int
-    ram: int
-    selftest: int
-    init: int
+    code_bytes: int
+    constant_bytes: int
+    ram_bytes: int
+    selftest_bytes: int
+    init_stack_bytes: int
     run: int
-    chain: tuple[str, ...]
-    outside: tuple[str, ...]
+    deepest_chain: tuple[str, ...]
+    external_functions: tuple[str, ...]
 
-    def text(self) -> str:
+    def summary(self) -> str:
         """Return it as one line."""
-        library = [name for name in self.outside if not re.match("t[A-Z]", name)]
+        library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
         return (
-            f"compiled for a {self.core} with -Os: code {self.code} bytes, constants {self.constants}, static RAM "
-            f"{self.ram}, the self test {self.selftest} more of flash; stack {self.init} bytes in init, {self.run} in "
-            f"run ({' > '.join(self.chain)}), beside what {', '.join(['the executor', *library])} take"
+            f"compiled for a {self.core} with -Os: code {self.code_bytes} bytes, constants {self.constant_bytes}, "
+            "static RAM "
+            f"{self.ram_bytes}, the self test {self.selftest_bytes} more of flash; stack {self.init_stack_bytes} bytes "
+            f"in init, {self.run} in "
+            f"run ({' > '.join(self.deepest_chain)}), beside what {', '.join(['the executor', *library])} take"
         )
 
 
@@ -87,21 +89,21 @@ class Footprint:
 class CallGraph:
     """Functions of a program: bytes of stack by name, and the calls. unbounded : whose stack has no fixed size."""
 
-    stack: dict[str, int] = field(default_factory=dict)
+    stack_bytes: dict[str, int] = field(default_factory=dict)
     calls: dict[str, set[str]] = field(default_factory=dict)
     unbounded: set[str] = field(default_factory=set)
 
-    def read(self, text: str) -> None:
+    def add_callgraph_info(self, text: str) -> None:
         """Add what gcc wrote of one file; a static function's name has its file in front."""
         for title, label in _NODE.findall(text):
             if match := re.search(r"(\d+) bytes \(([\w,]+)\)", label):
-                self.stack[title] = int(match[1])
+                self.stack_bytes[title] = int(match[1])
                 if match[2] not in ("static", "dynamic,bounded"):
                     self.unbounded.add(title)
         for source, target in _EDGE.findall(text):
             self.calls.setdefault(source, set()).add(target)
 
-    def deepest(self, name: str, callers: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
+    def find_deepest_chain(self, name: str, callers: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
         """Return the bytes of the deepest chain from `name` on, and the chain.
 
         Raises ConfigError for a function without a fixed size, and for one that calls itself.
@@ -110,11 +112,15 @@ class CallGraph:
             raise ConfigError(f"the stack of {name} has no limit: it calls itself")
         if name in self.unbounded:
             raise ConfigError(f"the stack of {name} has no limit: it is sized at run time")
-        below = [self.deepest(one, (*callers, name)) for one in sorted(self.calls.get(name, ())) if one in self.stack]
+        below = [
+            self.find_deepest_chain(one, (*callers, name))
+            for one in sorted(self.calls.get(name, ()))
+            if one in self.stack_bytes
+        ]
         most, chain = max(below, key=lambda found: found[0], default=(0, ()))
-        return self.stack[name] + most, (name.rpartition(":")[2], *chain)
+        return self.stack_bytes[name] + most, (name.rpartition(":")[2], *chain)
 
-    def outside(self, names: Sequence[str]) -> tuple[str, ...]:
+    def find_external_functions(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return what `names` call, or what they call calls, that is not known."""
         seen: set[str] = set()
         wanted = list(names)
@@ -123,7 +129,7 @@ class CallGraph:
             if name not in seen:
                 seen.add(name)
                 wanted += self.calls.get(name, ())
-        return tuple(sorted(name for name in seen if name not in self.stack))
+        return tuple(sorted(name for name in seen if name not in self.stack_bytes))
 
 
 def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footprint:
@@ -140,7 +146,7 @@ def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footpri
         for source, own in _iterate_sources(program, folder):
             made = place / f"{source.stem}.o"
             run_compiler([cc, *flags, *own, *_OPTIMIZED, *places, "-w", "-c", "-o", str(made), str(source)])
-            functions.read(made.with_suffix(".ci").read_text(encoding="utf-8"))
+            functions.add_callgraph_info(made.with_suffix(".ci").read_text(encoding="utf-8"))
             kinds = _parse_sections(
                 subprocess.run([size, "-A", str(made)], capture_output=True, text=True, check=True).stdout
             )
@@ -148,17 +154,17 @@ def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footpri
                 kinds = Counter(selftest=kinds["code"] + kinds["constants"])
             found += kinds
     init, run = (f"{program.prefix}_{end}" for end in ("init", "run"))
-    stack, chain = functions.deepest(run)
+    stack, chain = functions.find_deepest_chain(run)
     return Footprint(
         core=core,
-        code=found["code"],
-        constants=found["constants"],
-        ram=found["ram"],
-        selftest=found["selftest"],
-        init=functions.deepest(init)[0],
+        code_bytes=found["code"],
+        constant_bytes=found["constants"],
+        ram_bytes=found["ram"],
+        selftest_bytes=found["selftest"],
+        init_stack_bytes=functions.find_deepest_chain(init)[0],
         run=stack,
-        chain=chain,
-        outside=functions.outside([init, run]),
+        deepest_chain=chain,
+        external_functions=functions.find_external_functions([init, run]),
     )
 
 
@@ -167,7 +173,7 @@ def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
     lines = []
     for core in CORES:
         try:
-            lines.append(measure_footprint(program, folder, core).text())
+            lines.append(measure_footprint(program, folder, core).summary())
         except ConfigError as error:
             lines.append(f"not compiled for a {core}: {error}")
     return lines
@@ -176,7 +182,7 @@ def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
 def _iterate_sources(program: BoardProgram, folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
     for end in ("", "_selftest"):
         yield folder / f"{program.stem}{end}.c", (*OWN_FLAGS, f"-I{get_stub_folder()}")
-    for part in program.functions:
+    for part in program.unique_host_parts:
         yield folder / f"{program.stem}_{part.name}.c", HOST_FLAGS
 
 
@@ -196,7 +202,7 @@ def count_host_warnings(program: BoardProgram, folder: Path) -> Mapping[str, int
     """Return {warning: how often} of the generated host parts under the flags of the program's own C."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-warnings-") as place:
-        for part in program.functions:
+        for part in program.unique_host_parts:
             source = folder / f"{program.stem}_{part.name}.c"
             made = Path(place) / "made.o"
             said = run_compiler([*find_compiler(), *OWN_FLAGS, "-c", "-o", str(made), str(source)])

@@ -42,17 +42,18 @@ def _iterate_summary(program: BoardProgram) -> Iterator[str]:
     p, up = program.prefix, program.prefix.upper()
     count = f"{len(program.chip)} chip part{'s' * (len(program.chip) > 1)}"
     host = f", {len(program.host)} host part{'s' * (len(program.host) > 1)}" if program.host else ""
-    operations = sum(part.operations for part in program.host)
+    operations = sum(part.float_operations for part in program.host)
     yield (
         f"`{p}_run()` in `{program.stem}.c` computes a call: {count}{host}, {operations:,} float "
         "operations on the host."
     )
     yield f"Packages: `{p}_init()` takes {up}_PACKAGES of them from memory, each beginning at a multiple of 64 bytes."
     yield f"It follows the interface of executor {EXECUTOR_VERSION}; it was never run on a board."
-    for part in program.functions:
-        if part.source.large:
+    for part in program.unique_host_parts:
+        if part.source.is_large:
             yield (
-                f"Note: {part.name} has {part.source.weights:,} bytes of weights and takes {part.operations:,} float "
+                f"Note: {part.name} has {part.source.weight_bytes:,} bytes of weights and takes "
+                f"{part.float_operations:,} float "
                 "operations a call: on a small core it is the bottleneck."
             )
 
@@ -64,35 +65,42 @@ def _iterate_io_table(program: BoardProgram) -> Iterator[str]:
         names = make_c_names(arrays, end)
         for array in arrays:
             name, shape = names[array.tensor], format_shape(array.shape)
-            size = f"`{program.prefix.upper()}_{name.upper()}_SIZE`, {array.count}"
+            size = f"`{program.prefix.upper()}_{name.upper()}_SIZE`, {array.element_count}"
             yield f"| `{name}` | {escape_markdown(array.tensor)} | {shape} | {array.dtype} | {size} |"
 
 
 def _iterate_part_table(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
         if part.first != part.name:
-            yield f"| {part.name} | as {part.first} | 0 | {0 if isinstance(part, ChipPart) else part.operations} | |"
+            yield (
+                f"| {part.name} | as {part.first} | 0 | "
+                f"{0 if isinstance(part, ChipPart) else part.float_operations} "
+                "| |"
+            )
         elif isinstance(part, ChipPart):
             held = sum(
                 v.const_value.nbytes for v in part.graph.graph.initializers.values() if v.const_value is not None
             )
             yield f"| {part.name} | {program.platform} | {held} | 0 | {part.file} |"
         else:
-            yield f"| {part.name} | host | {part.source.weights} | {part.operations} | {program.stem}_{part.name}.c |"
+            yield (
+                f"| {part.name} | host | {part.source.weight_bytes} | {part.float_operations} | "
+                f"{program.stem}_{part.name}.c |"
+            )
 
 
 def _iterate_memory_table(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     memory, up = StaticMemory(program), program.prefix.upper()
-    weights = sum(part.source.weights for part in program.functions)
+    weights = sum(part.source.weight_bytes for part in program.unique_host_parts)
     vector = sizes.get(f"{program.stem}_selftest.c", 0)
     yield "| memory | bytes | |"
     yield "|---|---:|---|"
     own = "a region for each part whose constants lie there"
-    turn = f"parts take {memory.common} bytes of it in turn"
-    uses = [turn] * (memory.common > 0) + [own] * (memory.common < memory.shared)
+    turn = f"parts take {memory.common_shared_bytes} bytes of it in turn"
+    uses = [turn] * (memory.common_shared_bytes > 0) + [own] * (memory.common_shared_bytes < memory.shared)
     yield f"| shared memory | {memory.shared} | `{up}_SHARED_BYTES`; {'; '.join(uses)} |"
-    yield f"| psram | {memory.psram} | `{up}_PSRAM_BYTES`; the executor's own objects are a guess, from a PC |"
-    yield f"| RAM | {program.arena} | `{up}_ARENA_BYTES`: between the parts, host parts included |"
+    yield f"| psram | {memory.psram_bytes} | `{up}_PSRAM_BYTES`; the executor's own objects are a guess, from a PC |"
+    yield f"| RAM | {program.arena_bytes} | `{up}_ARENA_BYTES`: between the parts, host parts included |"
     yield f"| RAM for states | {memory.states} | `{up}_STATE_BYTES` |"
     yield f"| flash for host weights | {weights} | beside the packages and the code |"
     yield ""
@@ -105,7 +113,7 @@ def _iterate_memory_table(program: BoardProgram, sizes: Mapping[str, int]) -> It
 
 def _iterate_build_steps(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     own = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
-    own += [f"`{program.stem}_{part.name}.c`" for part in program.functions]
+    own += [f"`{program.stem}_{part.name}.c`" for part in program.unique_host_parts]
     yield (
         f"For a board, compile {', '.join(own)} as C99 with the executor's `thinker/thinker.h` on the "
         "include path, with"
@@ -116,7 +124,7 @@ def _iterate_build_steps(program: BoardProgram, sizes: Mapping[str, int]) -> Ite
     yield "toolchain file of your board."
     yield "On a PC, `make THINKER=DIR check` runs the known-answer test, `main.c`, with the vendor's library for a PC:"
     yield "`DIR/lib/libthinker.so`, or the one that `THINKER_LIB=FILE` names."
-    if not CallWriter(program).shifts:
+    if not CallWriter(program).quantized_inputs:
         yield f"There is no `{program.prefix}_run_q`, which would take integers: a host part reads the inputs."
     yield ""
     yield from _iterate_multi_program_notes(program)
@@ -127,7 +135,7 @@ def _iterate_multi_program_notes(program: BoardProgram) -> Iterator[str]:
     memory, up = StaticMemory(program), program.prefix.upper()
     yield "Several such programs in one firmware: call `tInitialize` once before the first `init`, and compile each"
     yield f"program with its macro, here `-D{up}_EXECUTOR_READY`: then none calls `tInitialize` or `tUninitialize`."
-    if memory.common < memory.shared:
+    if memory.common_shared_bytes < memory.shared:
         yield "Constants of this program lie in shared memory, so that no other program may use its bytes."
     else:
         yield f"Shared memory may be the same for programs that run in turn: `-D{up}_SHARED_MEMORY=NAME` takes your"
@@ -184,5 +192,5 @@ def _iterate_troubleshooting(program: BoardProgram) -> Iterator[str]:
 
 def _format_host_tolerances(program: BoardProgram) -> str:
     """Return how far floats of host parts may be off, those that single precision makes worse by name."""
-    wide = [f"{limit:g} ({name})" for name, limit in program.limits.items() if limit > HOST_TOLERANCE]
+    wide = [f"{limit:g} ({name})" for name, limit in program.host_tolerances.items() if limit > HOST_TOLERANCE]
     return " or ".join([f"{HOST_TOLERANCE:g}", *wide])

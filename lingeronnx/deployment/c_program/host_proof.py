@@ -61,32 +61,32 @@ class LoadedProgram:
     def __init__(self, made: Path, program: BoardProgram, runner: PartsRunner, packages: Sequence[bytes]) -> None:
         self._library = ctypes.CDLL(str(made))
         self.program = program
-        self.seen: list[tuple[int, int, int, bytes]] = []
-        self._chips = {part.number: (part, runner) for part in program.packages}
+        self.observed: list[tuple[int, int, int, bytes]] = []
+        self._chip_parts = {part.package_index: (part, runner) for part in program.unique_chip_parts}
         self._error: Exception | None = None
-        self._kept = [_COMPUTE(self._compute), _WATCH(self._show)]
-        self._library.standin_compute(self._kept[0])
-        self._call("watch")(self._kept[1])
+        self._callbacks = [_COMPUTE(self._compute), _WATCH(self._record)]
+        self._library.standin_compute(self._callbacks[0])
+        self._get_function("watch")(self._callbacks[1])
         self._memory = [ctypes.create_string_buffer(len(blob) + 64) for blob in packages]
         given = (_Package * len(packages))()
         for number, (held, blob) in enumerate(zip(self._memory, packages, strict=True)):
             start = ctypes.addressof(held) + -ctypes.addressof(held) % 64
             ctypes.memmove(start, blob, len(blob))
             given[number] = _Package(start, len(blob))
-        self.status = int(self._call("init")(given))
-        self.executor = int(self._call("executor_status")())
+        self.status = int(self._get_function("init")(given))
+        self.executor = int(self._get_function("executor_status")())
 
-    def _call(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
+    def _get_function(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
         return getattr(self._library, f"{self.program.prefix}_{name}")
 
     def _compute(self, number: int, inputs: object, outputs: object) -> int:
         try:
-            part, runner = self._chips[number]
+            part, runner = self._chip_parts[number]
             given = {
                 port.tensor: np.frombuffer(ctypes.string_at(inputs[i], port.bytes), port.dtype).reshape(port.shape)  # type: ignore[index]
                 for i, port in enumerate(part.inputs)
             }
-            made = runner.integers(part.name, {port.name: given[port.tensor] for port in part.inputs})
+            made = runner.run_chip_part(part.name, {port.name: given[port.tensor] for port in part.inputs})
             for i, port in enumerate(part.outputs):
                 raw = np.ascontiguousarray(made[port.tensor]).tobytes()
                 ctypes.memmove(outputs[i], raw, len(raw))  # type: ignore[index]
@@ -95,28 +95,28 @@ class LoadedProgram:
             return 1
         return 0
 
-    def _show(self, part: int, output: int, port: int, data: int, size: int) -> int:
-        self.seen.append((part, output, port, ctypes.string_at(data, size) if size else b""))
+    def _record(self, part: int, output: int, port: int, data: int, size: int) -> int:
+        self.observed.append((part, output, port, ctypes.string_at(data, size) if size else b""))
         return 0
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Compute one call; return its code and outputs. What was shown stands in `seen`."""
-        self.seen.clear()
+        """Compute one call; return its code and outputs. What was shown stands in `observed`."""
+        self.observed.clear()
         ins = [np.ascontiguousarray(np.asarray(feeds[a.tensor], a.dtype)) for a in self.program.inputs]
         outs = [np.zeros(a.shape, a.dtype) for a in self.program.outputs]
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*ins, *outs)]
-        code = int(self._call("run")(*pointers))
+        code = int(self._get_function("run")(*pointers))
         if self._error is not None:
             raise self._error
         return code, {a.tensor: made for a, made in zip(self.program.outputs, outs, strict=True)}
 
     def reset(self) -> None:
         """Begin anew."""
-        self._call("reset")()
+        self._get_function("reset")()
 
     def close(self) -> None:
         """Close the program."""
-        self._call("deinit")()
+        self._get_function("deinit")()
 
 
 def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
@@ -124,7 +124,7 @@ def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[
     include, up = f"-I{get_stub_folder()}", program.prefix.upper()
     own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
     found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]  # `_OWN_SOURCE_COUNT` of them
-    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.functions)]
+    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.unique_host_parts)]
 
 
 def build_shared_library(program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
@@ -234,7 +234,7 @@ def _prove_calls(
         if code:
             proof.failed.append(f"call {number}: {program.prefix}_run returns {code}")
             return
-        want = list(own.sample({**given, **ours}))
+        want = list(own.iter_parts({**given, **ours}))
         vectors = collect_vectors(program, want)
         wrong = _find_call_errors(program, running, vectors, _collect_outputs(want), outputs)
         proof.failed += [f"call {number}: {text}" for text in wrong]
@@ -245,9 +245,9 @@ def _prove_calls(
         if borders_only:
             continue
         proof.seen.append(vectors)
-        reference = near = list(plain.sample({**given, **theirs}))
+        reference = near = list(plain.iter_parts({**given, **theirs}))
         if any(not np.array_equal(before[name], array, equal_nan=True) for name, array in theirs.items()):
-            near = list(plain.sample({**given, **before}))
+            near = list(plain.iter_parts({**given, **before}))
         _count_differences(proof, want, reference)
         _count_same_state_differences(proof, program, want, near)
         theirs = _get_next_states(program, reference)
@@ -287,7 +287,7 @@ def _find_call_errors(
 ) -> list[str]:
     """Return what is wrong with one call, whose parts must read and write `vectors`, and whose outputs are `want`."""
     failed = []
-    shown = {(part, output, port): raw for part, output, port, raw in running.seen}
+    shown = {(part, output, port): raw for part, output, port, raw in running.observed}
     for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
         for output, side in ((0, vector.inputs), (1, vector.outputs)):
             for port, array in enumerate(side):
@@ -331,7 +331,7 @@ def _compare_host_parts(proof: Proof, program: BoardProgram, plain: PartsRunner)
         if isinstance(part, ChipPart):
             continue
         made = [call[number].outputs for call in proof.seen]
-        wanted = [plain.on_host(part.name, call[number].inputs) for call in proof.seen]
+        wanted = [plain.run_host_part(part.name, call[number].inputs) for call in proof.seen]
         for array, want, have in zip(part.targets, zip(*wanted, strict=True), zip(*made, strict=True), strict=True):
             if array.dtype != "float32":
                 if not all(map(np.array_equal, want, have)):
@@ -340,7 +340,7 @@ def _compare_host_parts(proof: Proof, program: BoardProgram, plain: PartsRunner)
             farthest = max(float(one.max(initial=0.0)) for one in map(absolute_difference, have, want))
             off = farthest and float(np.divide(farthest, max_magnitude(want)))
             proof.host = max(proof.host, off)
-            if off > (limit := program.limits[array.tensor]):
+            if off > (limit := program.host_tolerances[array.tensor]):
                 text = f"output '{array.tensor}' is {off:.2g} of its range from onnxruntime's, more than {limit:g}"
                 proof.failed.append(f"{part.name}: {text}")
 

@@ -50,18 +50,18 @@ class HostSource:
     """C of one host part.
 
     text : of the file. declaration : of its one global function, with flat pointers to inputs, outputs and scratch.
-    scratch : bytes that the caller gives for what lies between them. weights : bytes of its constants.
+    scratch_bytes : bytes that the caller gives for what lies between them. weights : bytes of its constants.
     """
 
     text: str
     declaration: str
-    scratch: int
-    weights: int
+    scratch_bytes: int
+    weight_bytes: int
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether its weights make it the bottleneck of a small core."""
-        return self.weights >= LARGE_WEIGHT_BYTES
+        return self.weight_bytes >= LARGE_WEIGHT_BYTES
 
 
 def explain_missing_generator() -> str | None:

@@ -36,17 +36,19 @@ class _PerturbedHost:
     """
 
     def __init__(self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]) -> None:
-        self._limits = program.limits
+        self._limits = program.host_tolerances
         self._made = {runs[0].part.name: [run.outputs for run in runs] for runs in zip(*calls, strict=True)}
-        self._runners = {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host}
+        self._runners = {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
         self._rng = np.random.default_rng(0)
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = dict(zip(part.inputs, arrays, strict=True))
         found = {name: np.asarray(a) for name, a, _ in self._runners[part.name].run(given)}
-        return [self._moved(name, found[name], [made[name] for made in self._made[part.name]]) for name in part.outputs]
+        return [
+            self._perturb(name, found[name], [made[name] for made in self._made[part.name]]) for name in part.outputs
+        ]
 
-    def _moved(self, name: str, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
+    def _perturb(self, name: str, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
         if array.dtype != np.float32:
             return array
         far = PERTURBATION_FACTOR * self._limits[name]
@@ -70,13 +72,13 @@ def measure_tolerance(
     if all(kinds):
         return 0.0
     if not program.states and not any(not kind and True in kinds[index:] for index, kind in enumerate(kinds)):
-        return max(program.limits.values(), default=HOST_TOLERANCE)
+        return max(program.host_tolerances.values(), default=HOST_TOLERANCE)
     runner, most = PartsRunner(parts, "executor", host=_PerturbedHost(program, parts, calls)), HOST_TOLERANCE
     want = [_collect_outputs(runs) for runs in calls]
     made: list[dict[str, np.ndarray]] = []
     for given in feeds:
         state = {one.tensor: made[-1][two.tensor] for one, two in program.states} if made else {}
-        made.append(_collect_outputs(runner.sample({**given, **state})))
+        made.append(_collect_outputs(runner.iter_parts({**given, **state})))
     for array in program.outputs:
         right = [one[array.tensor] for one in want]
         if array.dtype == "float32" and (span := max_magnitude(right)):
@@ -97,11 +99,12 @@ def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
 def make_main_c(program: BoardProgram) -> str:
     """Return main.c."""
     ins, outs = make_c_names(program.inputs, "in"), make_c_names(program.outputs, "out")
-    buffers = [f"static {get_c_type(a.dtype)} {ins[a.tensor]}[{max(a.count, 1)}];" for a in program.inputs]
+    buffers = [f"static {get_c_type(a.dtype)} {ins[a.tensor]}[{max(a.element_count, 1)}];" for a in program.inputs]
     for array in program.outputs:
         name = outs[array.tensor]
         buffers.append(
-            f"static {get_c_type(array.dtype)} {name}[{max(array.count, 1)}], want_{name}[{max(array.count, 1)}];"
+            f"static {get_c_type(array.dtype)} {name}[{max(array.element_count, 1)}], "
+            f"want_{name}[{max(array.element_count, 1)}];"
         )
     reads = _format_all_reads(program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})')
     wants = _format_all_reads(
@@ -112,9 +115,9 @@ def make_main_c(program: BoardProgram) -> str:
         name = outs[array.tensor]
         if array.dtype == "float32":
             ranges.append(
-                f'    ranges[{index}] = range_of(folder, "model_output", {index}, want_{name}, {array.count});'
+                f'    ranges[{index}] = range_of(folder, "model_output", {index}, want_{name}, {array.element_count});'
             )
-            arrays = f'"output {name}", {name}, want_{name}, {array.count}'
+            arrays = f'"output {name}", {name}, want_{name}, {array.element_count}'
             compares.append(f"    if (differs(call, {arrays}, ranges[{index}] * TOLERANCE, largest)) return 1;")
         else:
             arrays = f'"output {name}", {name}, want_{name}, sizeof {name}, {_get_element_width(array)}'
@@ -187,7 +190,8 @@ def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
         ins, outs = _get_port_bytes(part)
         limits = [
-            program.limits[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0 for a in part.targets
+            program.host_tolerances[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0
+            for a in part.targets
         ]
         yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
         widths = ", ".join(str(_get_element_width(port)) for port in _get_ports(part)[1]) or "0"

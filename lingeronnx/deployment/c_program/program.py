@@ -53,14 +53,14 @@ class ProgramTensor:
     dtype: str
 
     @property
-    def count(self) -> int:
+    def element_count(self) -> int:
         """Elements."""
         return int(np.prod(self.shape))
 
     @property
     def bytes(self) -> int:
         """Bytes."""
-        return self.count * np.dtype(self.dtype).itemsize
+        return self.element_count * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ChipPart:
 
     name: str
     first: str
-    number: int
+    package_index: int
     file: str
     graph: ir.Model
     choice: PackerArguments
@@ -87,9 +87,9 @@ class ChipPart:
     dequantized: tuple[bool, ...]
 
     @property
-    def own_shared(self) -> bool:
+    def has_resident_constants(self) -> bool:
         """Whether its constants lie in shared memory."""
-        return "params:share-mem" in " ".join(self.choice.words)
+        return "params:share-mem" in " ".join(self.choice.argv)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class HostPart:
     source: HostSource
     sources: tuple[ProgramTensor, ...]
     targets: tuple[ProgramTensor, ...]
-    operations: int
+    float_operations: int
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class BoardProgram:
     """All of it.
 
     inputs, outputs : without states. states : (input, output) tensors, the output becomes the next call's input.
-    places : {buffer: offset in the arena}. tolerance : of outputs against golden vectors, as a fraction of their range.
-    limits : {tensor: the same of a float that a host part writes}, see `rounding`.
+    arena_offsets : {buffer: offset in the arena}. tolerance : of outputs against golden vectors, as a fraction of their
+    range. host_tolerances : {tensor: the same of a float that a host part writes}, see `rounding`.
     """
 
     prefix: str
@@ -122,10 +122,10 @@ class BoardProgram:
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]
     states: tuple[tuple[ProgramTensor, ProgramTensor], ...]
-    places: Mapping[str, int]
-    arena: int
+    arena_offsets: Mapping[str, int]
+    arena_bytes: int
     tolerance: float = 0.0
-    limits: Mapping[str, float] = field(default_factory=dict)
+    host_tolerances: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def chip(self) -> tuple[ChipPart, ...]:
@@ -138,19 +138,19 @@ class BoardProgram:
         return tuple(part for part in self.parts if isinstance(part, HostPart))
 
     @property
-    def kinds(self) -> tuple[ChipPart | HostPart, ...]:
+    def unique_parts(self) -> tuple[ChipPart | HostPart, ...]:
         """Its parts that are equal to none before them."""
         return tuple(part for part in self.parts if part.first == part.name)
 
     @property
-    def packages(self) -> tuple[ChipPart, ...]:
+    def unique_chip_parts(self) -> tuple[ChipPart, ...]:
         """Its chip parts that are equal to none before them, in the order of their packages."""
-        return tuple(part for part in self.kinds if isinstance(part, ChipPart))
+        return tuple(part for part in self.unique_parts if isinstance(part, ChipPart))
 
     @property
-    def functions(self) -> tuple[HostPart, ...]:
+    def unique_host_parts(self) -> tuple[HostPart, ...]:
         """Its host parts that are equal to none before them."""
-        return tuple(part for part in self.kinds if isinstance(part, HostPart))
+        return tuple(part for part in self.unique_parts if isinstance(part, HostPart))
 
 
 def build_program(
@@ -186,16 +186,16 @@ def build_program(
         elif run.part.chip:
             number = sum(isinstance(part, ChipPart) and part.first == part.name for part in made)
             chip = _make_chip_part(run, files[name], choices[canonical_names[name]], sources, targets)
-            number = before.number if before is not None else number
-            made.append(replace(chip, first=canonical_names[name], number=number))
+            number = before.package_index if before is not None else number
+            made.append(replace(chip, first=canonical_names[name], package_index=number))
         else:
             made.append(_make_host_part(run, f"{prefix}_{name}", files[name], sources, targets))
     written = {array.tensor for part in made for array in part.targets}
-    ends = [str(v.name) for v in parts.whole.graph.outputs]
+    ends = [str(v.name) for v in parts.graph.graph.outputs]
     if lost := [name for name in ends if name not in written]:
         raise ConstraintError(f"output '{lost[0]}' is an input or a constant of the graph: take it out of the model")
     fed = set(state.values())
-    entries = [str(v.name) for v in parts.whole.graph.inputs if v.const_value is None and str(v.name) in arrays]
+    entries = [str(v.name) for v in parts.graph.graph.inputs if v.const_value is None and str(v.name) in arrays]
     inputs = tuple(arrays[name] for name in entries if name not in fed)
     outputs = tuple(arrays[name] for name in ends if name not in state)
     states = tuple((arrays[two], arrays[one]) for one, two in state.items() if two in arrays)
@@ -210,8 +210,8 @@ def build_program(
         inputs=inputs,
         outputs=outputs,
         states=states,
-        places=places,
-        arena=arena,
+        arena_offsets=places,
+        arena_bytes=arena,
     )
 
 
@@ -240,7 +240,7 @@ def _make_chip_part(
     return ChipPart(
         name=run.part.name,
         first=run.part.name,
-        number=0,
+        package_index=0,
         file=file,
         graph=graph,
         choice=choice,
@@ -302,7 +302,7 @@ def _plan_buffers(
             for index, port in enumerate(part.inputs):
                 if part.quantized[index]:
                     uses[get_integer_buffer_key(part, index)] = BufferLifetime(port.bytes, step, step)
-        elif part.source.scratch:
-            uses[f"{part.name}.scratch"] = BufferLifetime(part.source.scratch, step, step)
+        elif part.source.scratch_bytes:
+            uses[f"{part.name}.scratch"] = BufferLifetime(part.source.scratch_bytes, step, step)
     offsets, size = plan_arena(uses)
     return offsets, round_up(size)

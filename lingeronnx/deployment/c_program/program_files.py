@@ -31,8 +31,8 @@ __all__ = ["describe_program", "list_package_files", "make_pack_script", "write_
 
 def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
     """Return the files that `init` takes."""
-    if separate_packages and len(program.packages) > 1:
-        return [f"{program.stem}_{part.name}.pkg" for part in program.packages]
+    if separate_packages and len(program.unique_chip_parts) > 1:
+        return [f"{program.stem}_{part.name}.pkg" for part in program.unique_chip_parts]
     return [f"{program.stem}.pkg"]
 
 
@@ -41,12 +41,12 @@ def make_pack_script(
 ) -> tuple[str, list[str]]:
     """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
     blobs, parts = list_package_files(program, separate_packages), []
-    alone = len(program.packages) == 1
-    for part in program.packages:
+    alone = len(program.unique_chip_parts) == 1
+    for part in program.unique_chip_parts:
         package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
-        command = target.vendor.command(part.choice.words, part.file, package)
+        command = target.vendor.format_packer_command(part.choice.argv, part.file, package)
         head = make_package_header(
-            program.platform, part.number, _compute_crc(made, part), compute_arguments_crc(part.choice.words)
+            program.platform, part.package_index, _compute_crc(made, part), compute_arguments_crc(part.choice.argv)
         )
         parts.append((part.file, package, command, head))
     one = None if separate_packages or alone else blobs[0]
@@ -59,7 +59,7 @@ def _compute_crc(made: Path, part: ChipPart) -> int:
 
 def compute_crcs(made: Path, program: BoardProgram) -> dict[str, int]:
     """Return the CRC-32 of the chip parts' files."""
-    return {part.name: _compute_crc(made, part) for part in program.packages}
+    return {part.name: _compute_crc(made, part) for part in program.unique_chip_parts}
 
 
 def write_program(
@@ -75,7 +75,7 @@ def write_program(
         f"{stem}_selftest.c": make_selftest_c(program, [collect_vectors(program, runs) for runs in calls]),
         "main.c": make_main_c(program),
     }
-    for part in program.functions:
+    for part in program.unique_host_parts:
         texts[f"{stem}_{part.name}.c"] = part.source.text
     sources = [name for name in texts if name.endswith(".c") and name != "main.c"]
     values = get_template_values(program) | {
@@ -119,12 +119,12 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
     memory = StaticMemory(program)
     return {
         "prefix": program.prefix,
-        "arena": program.arena,
+        "arena": program.arena_bytes,
         "state_bytes": memory.states,
         "shared_bytes": memory.shared,
-        "psram_bytes": memory.psram,
-        "operations": sum(part.operations for part in program.host),
-        "host_weights": sum(part.source.weights for part in program.functions),
+        "psram_bytes": memory.psram_bytes,
+        "operations": sum(part.float_operations for part in program.host),
+        "host_weights": sum(part.source.weight_bytes for part in program.unique_host_parts),
         "parts": [
             {
                 "name": part.name,
@@ -138,7 +138,7 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
                     else {
                         "source": f"{program.stem}_{part.first}.c",
                         "function": f"{program.prefix}_{part.first}",
-                        "scratch": part.source.scratch,
+                        "scratch": part.source.scratch_bytes,
                     }
                 ),
             }

@@ -31,17 +31,21 @@ class StaticMemory:
     """Bytes of static memory, as planned. common : of shared memory that the parts take in turn."""
 
     def __init__(self, program: BoardProgram) -> None:
-        costs = [(part, part.choice.verdict.cost) for part in program.packages]
+        costs = [(part, part.choice.verdict.cost) for part in program.unique_chip_parts]
         sizes = {part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64 for part, cost in costs}
-        self.common = max((sizes[p.name] for p in program.packages if not p.own_shared), default=0)
-        self.shared = self.common + sum(sizes[p.name] for p in program.packages if p.own_shared)
+        self.common_shared_bytes = max(
+            (sizes[p.name] for p in program.unique_chip_parts if not p.has_resident_constants), default=0
+        )
+        self.shared = self.common_shared_bytes + sum(
+            sizes[p.name] for p in program.unique_chip_parts if p.has_resident_constants
+        )
         # Beside what is planned there, the executor's own objects: about 8.3 kB and 132 bytes a tensor on a PC.
-        self.psram_of = {
+        self.psram_bytes_by_part = {
             part.name: math.ceil(((0 if cost is None else cost.psram) + 10240 + 160 * _tensors(part)) / 64) * 64
             for part, cost in costs
         }
-        self.shared_of = sizes
-        self.psram = sum(self.psram_of.values())
+        self.shared_bytes_by_part = sizes
+        self.psram_bytes = sum(self.psram_bytes_by_part.values())
         self.states = sum(array.bytes for array, _ in program.states)
 
 
@@ -116,32 +120,37 @@ def _make_dequantize_function(dtype: str) -> str:
 def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     """Return model.c. crcs : CRC-32 of the chip parts' files."""
     writer, p, up = CallWriter(program), program.prefix, program.prefix.upper()
-    quantized = bool(writer.shifts)
-    inner = ", ".join(writer.inner())
+    quantized = bool(writer.quantized_inputs)
+    inner = ", ".join(writer.format_inner_parameters())
     lines = [f"static int run({inner})", "{"]
     if program.chip:
         most = max(len(part.inputs) for part in program.chip)
         lines += [f"    const void *inputs[{most}];", "    const void *found = NULL;", "    int rc;"]
-    steps = list(writer.steps())
+    steps = list(writer.iterate_lines())
     lines += ["    int step;"] * any("step++" in line for line in steps)
     lines += [f"    if (!ready) return {up}_NOT_READY;", *steps, f"    return {up}_OK;", "}", ""]
-    lines += [f"int {p}_run({', '.join(writer.parameters(False))})", "{", f"    return run({writer.call(False)});", "}"]
+    lines += [
+        f"int {p}_run({', '.join(writer.format_parameters(False))})",
+        "{",
+        f"    return run({writer.format_arguments(False)});",
+        "}",
+    ]
     if quantized:
-        lines += ["", f"int {p}_run_q({', '.join(writer.parameters(True))})", "{"]
-        lines += [f"    return run({writer.call(True)});", "}"]
+        lines += ["", f"int {p}_run_q({', '.join(writer.format_parameters(True))})", "{"]
+        lines += [f"    return run({writer.format_arguments(True)});", "}"]
     lines += ["", f"void {p}_reset(void)", "{"]
     lines += [f"    memset({name}, 0, sizeof {name});" for name in writer.states.values()]
     lines += ["}", "", *_iterate_part_function(program)]
     values = get_template_values(program) | {
         "states": "".join(
             (
-                f"static {get_c_type(one.dtype)} {writer.states[one.tensor]}[{one.count}]; /* "
+                f"static {get_c_type(one.dtype)} {writer.states[one.tensor]}[{one.element_count}]; /* "
                 f"{_escape_comment(one.tensor)} */\n"
             )
             for one, _ in program.states
         ),
         "ports": _make_port_tables(program, crcs),
-        "chips": len(program.packages),
+        "chips": len(program.unique_chip_parts),
         "borders": _make_conversion_functions(program),
         "run": "\n".join(lines),
     }
@@ -157,20 +166,20 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
     yield "    int rc;"
     yield f"    if (!ready) return {up}_NOT_READY;"
     yield "    switch (part) {"
-    for part in program.kinds:
+    for part in program.unique_parts:
         for number, equal in enumerate(program.parts):
             if equal.first == part.name:
                 yield f"    case {number}: /* {equal.name} */"
         if isinstance(part, ChipPart):
-            yield f"        rc = forward({part.number}, inputs);"
+            yield f"        rc = forward({part.package_index}, inputs);"
             yield f"        if (rc != {up}_OK) return rc;"
             for index, port in enumerate(part.outputs):
-                yield f"        rc = output_of({part.number}, {index}, &found);"
+                yield f"        rc = output_of({part.package_index}, {index}, &found);"
                 yield f"        if (rc != {up}_OK) return rc;"
                 yield f"        memcpy(outputs[{index}], found, {port.bytes});"
         else:
             scratch = f"{part.name}.scratch"
-            room = f"AT({program.places[scratch]})" if scratch in program.places else "NULL"
+            room = f"AT({program.arena_offsets[scratch]})" if scratch in program.arena_offsets else "NULL"
             given = [
                 *(f"(const {get_c_type(a.dtype)} *)inputs[{i}]" for i, a in enumerate(part.sources)),
                 *(f"({get_c_type(a.dtype)} *)outputs[{i}]" for i, a in enumerate(part.targets)),
@@ -186,7 +195,7 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
 
 def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     lines, table = [], []
-    for part in program.packages:
+    for part in program.unique_chip_parts:
         name = f"ports_of_{part.name}"
         lines.append(f"static const port {name}[] = {{")
         for port in (*part.inputs, *part.outputs):
@@ -197,8 +206,8 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
             )
         lines += ["};", ""]
         table.append(
-            f"    {{0x{crcs[part.name]:08x}u, 0x{compute_arguments_crc(part.choice.words):08x}u, {len(part.inputs)}, "
-            f"{len(part.outputs)}, {int(part.own_shared)}, {name}}}, /* {part.name} */"
+            f"    {{0x{crcs[part.name]:08x}u, 0x{compute_arguments_crc(part.choice.argv):08x}u, {len(part.inputs)}, "
+            f"{len(part.outputs)}, {int(part.has_resident_constants)}, {name}}}, /* {part.name} */"
         )
     count = f"{program.prefix.upper()}_CHIP_PARTS"
     return "\n".join([*lines, f"static const chip_part chip_parts[{count}] = {{", *table, "};", ""])
@@ -227,12 +236,12 @@ def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
     sizes = [
         (f"{up}_PACKAGES", packages, "blobs that init takes"),
         (f"{up}_PARTS", len(program.parts), "parts, in the order in which they run"),
-        (f"{up}_CHIP_PARTS", len(program.packages), "packages of chip parts; equal parts share one"),
-        (f"{up}_ARENA_BYTES", program.arena, "static RAM between the parts, host scratch included"),
+        (f"{up}_CHIP_PARTS", len(program.unique_chip_parts), "packages of chip parts; equal parts share one"),
+        (f"{up}_ARENA_BYTES", program.arena_bytes, "static RAM between the parts, host scratch included"),
         (f"{up}_STATE_BYTES", memory.states, "static RAM of states"),
-        (f"{up}_COMMON_BYTES", memory.common, "of shared memory, taken by the parts in turn"),
+        (f"{up}_COMMON_BYTES", memory.common_shared_bytes, "of shared memory, taken by the parts in turn"),
         (f"{up}_SHARED_BYTES", memory.shared, "shared memory in all"),
-        (f"{up}_PSRAM_BYTES", memory.psram, "psram, the executor's own objects included"),
+        (f"{up}_PSRAM_BYTES", memory.psram_bytes, "psram, the executor's own objects included"),
     ]
     lines = []
     for name, value, what in sizes:
@@ -245,20 +254,21 @@ def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
         names = make_c_names(arrays, word.lower())
         for array in arrays:
             sized = names[array.tensor].upper()
-            lines.append(f"#define {up}_{sized}_SIZE {array.count} /* {array.dtype} {list(array.shape)} */")
-            if word == "IN" and array.tensor in writer.shifts:
+            lines.append(f"#define {up}_{sized}_SIZE {array.element_count} /* {array.dtype} {list(array.shape)} */")
+            if word == "IN" and array.tensor in writer.quantized_inputs:
                 lines.append(
-                    f"#define {up}_{sized}_SHIFT ({writer.shifts[array.tensor][1]}) /* for {program.prefix}_run_q */"
+                    f"#define {up}_{sized}_SHIFT ({writer.quantized_inputs[array.tensor][1]}) /* for "
+                    f"{program.prefix}_run_q */"
                 )
     run_q = ""
-    if writer.shifts:
+    if writer.quantized_inputs:
         run_q = (
             f"\n/* The same for inputs that are integers already, by their SHIFTs. */\n"
-            f"int {program.prefix}_run_q({', '.join(writer.parameters(True))});\n"
+            f"int {program.prefix}_run_q({', '.join(writer.format_parameters(True))});\n"
         )
     values = get_template_values(program) | {
         "sizes": "\n".join([*lines, ""]) + header,
-        "run_parameters": ", ".join(writer.parameters(False)),
+        "run_parameters": ", ".join(writer.format_parameters(False)),
         "run_q": run_q,
         "states_say": " States are kept from call to call." if program.states else "",
     }
@@ -276,7 +286,7 @@ def make_host_header(program: BoardProgram) -> str:
         "#include <stdbool.h>",
         "#include <stdint.h>",
         "",
-        *(f"{part.source.declaration};" for part in program.functions),
+        *(f"{part.source.declaration};" for part in program.unique_host_parts),
         "",
         f"#endif /* {guard} */",
     ]

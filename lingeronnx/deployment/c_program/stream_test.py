@@ -47,7 +47,7 @@ class StreamTestResult:
         return asdict(self)
 
     @property
-    def grows(self) -> bool:
+    def is_error_growing(self) -> bool:
         """Whether the last stretch is farther from the plain session than the first, by more than rounding explains."""
         return len(self.errors) > 1 and self.errors[-1] > 2 * self.errors[0] + 1e-6
 
@@ -91,7 +91,7 @@ def _run_calls(
         code, outputs = running.run(given)
         runs = []
         for session, held in zip(sessions, states, strict=True):
-            made = {name: array for run in session.sample({**given, **held}) for name, array in run.outputs.items()}
+            made = {name: array for run in session.iter_parts({**given, **held}) for name, array in run.outputs.items()}
             held.update({one.tensor: made[two.tensor] for one, two in program.states})
             runs.append(made)
         for end in program.outputs:

@@ -64,7 +64,9 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
                 arrays.append(_format_array(name, array))
         outputs = zip(part.targets, *(one.outputs for one in seen), strict=True)
         tolerances = [
-            0.0 if isinstance(part, ChipPart) else _compute_tolerance(made, program.limits.get(array.tensor, 0.0))
+            0.0
+            if isinstance(part, ChipPart)
+            else _compute_tolerance(made, program.host_tolerances.get(array.tensor, 0.0))
             for array, *made in outputs
         ]
         for word in ("in", "out"):
@@ -83,9 +85,11 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
         room = max(room, sum(-(-a.nbytes // 16) * 16 for a in vector.outputs))
         most = max(most, len(vector.outputs))
     values = get_template_values(program) | {
-        "kinds": len(program.kinds),
+        "kinds": len(program.unique_parts),
         "arrays": "\n".join(arrays),
-        "vectors": "\n".join([*tables, "", f"static const vector vectors[{len(program.kinds)}] = {{", *rows, "};", ""]),
+        "vectors": "\n".join(
+            [*tables, "", f"static const vector vectors[{len(program.unique_parts)}] = {{", *rows, "};", ""]
+        ),
         "room": room,
         "most": most,
     }

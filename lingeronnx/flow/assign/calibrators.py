@@ -87,7 +87,7 @@ def choose_symmetric_scale(
     percent that "percentile" holds. through : the curve that alone reads the tensor, for "mse". An all-zero tensor gets
     2**(bits-1).
     """
-    if stats.squares == 0:
+    if stats.sum_of_squares == 0:
         return float(1 << (bits - 1))
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if calibrator == "percentile":
@@ -108,7 +108,7 @@ def choose_symmetric_scale(
         tried = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
         if consumer.scale is not None and not power_of_two and tried[0] < consumer.scale < tried[-1]:
             tried.append(consumer.scale)  # at which a half-line passes without another rounding
-    return min(tried, key=lambda scale: stats.error(scale, low, high, consumer))
+    return min(tried, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
 
 
 def choose_affine_qparams(
@@ -125,7 +125,7 @@ def choose_affine_qparams(
     The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` stands for x; 0 is always held exactly.
     """
     least, most = min(stats.low, 0.0), max(stats.high, 0.0)
-    if stats.squares == 0:
+    if stats.sum_of_squares == 0:
         return float(1 << (bits - 1)), 0
     if calibrator == "percentile":
         reach = percentile_threshold(stats, percentile)
@@ -146,7 +146,7 @@ def choose_affine_qparams(
         scale, zero = window
         if calibrator == "kl":
             return kl_divergence(stats, scale, low - zero, high - zero)
-        return stats.error(scale, low - zero, high - zero, consumer)
+        return stats.quantization_error(scale, low - zero, high - zero, consumer)
 
     return min(tried, key=cost)
 
@@ -199,7 +199,7 @@ def percentile_threshold(stats: TensorStats, percentile: float) -> float:
 
 def kl_divergence(stats: TensorStats, scale: float, low: int, high: int) -> float:
     """Return KL of the module's docstring for integers low..high at `scale`; infinite where no value is inside."""
-    centres, counts = stats.occupied()
+    centres, counts = stats.nonzero_bins()
     other = centres * 2 != math.ldexp(1.0, stats.exponent) * stats.factor  # all but the bin that begins at zero
     centres, counts = centres[other], counts[other].astype(np.float64)
     integers = np.floor(centres * scale + 0.5)

@@ -57,17 +57,21 @@ class ImportedQParams:
     zero_point: int
     bits: int
     held: Affine
-    lost: float | None = None
+    bits_lost: float | None = None
     sqnr: float | None = None
 
     @property
     def kept(self) -> bool:
         """Whether nothing changed."""
-        return self.sqnr is None if self.lost is None else self.lost == 0 and self.held.zero_point == self.zero_point
+        return (
+            self.sqnr is None
+            if self.bits_lost is None
+            else self.bits_lost == 0 and self.held.zero_point == self.zero_point
+        )
 
     def __str__(self) -> str:
         new = float(self.held.scales.min())
-        what = f"{self.lost:.2f} bits of resolution" if self.lost is not None else f"{self.sqnr:.1f} dB"
+        what = f"{self.bits_lost:.2f} bits of resolution" if self.bits_lost is not None else f"{self.sqnr:.1f} dB"
         centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
         return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
 
@@ -82,7 +86,7 @@ class ImportedQParams:
             "held_scale": now.scales.tolist(),
             "held_bits": now.bits,
             "held_zero_point": int(now.zero_points.flat[0]),
-            "bits_lost": self.lost,
+            "bits_lost": self.bits_lost,
             "sqnr": self.sqnr,
             "kept": self.kept,
         }
@@ -106,7 +110,7 @@ def import_activation_qparams(
         known = {name: imported.activations[name] for name in group.tensors if name in imported.activations}
         if not known:
             continue
-        statistics_of = {name: grid for name, grid in known.items() if name in group.statistics_of} or known
+        statistics_of = {name: grid for name, grid in known.items() if name in group.observed_tensors} or known
         widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
         q = _convert_activation_qparams(widest, target, config, group, stats, factor)
@@ -125,12 +129,12 @@ def _convert_activation_qparams(
     bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1
     scale, zero = grid.scale, grid.signed_zero
-    if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
+    if bits != grid.bits or (zero and (bits > 8 or not group.allows_zero_point)):
         scale, zero = top / max(map(abs, grid.ends)), 0
     scale /= factor
     if config.mode == "q-value":
-        zero = 0 if target.power_of_two else zero
-        scale = _choose_power_of_two(scale, group.stats(stats), bits, zero)
+        zero = 0 if target.needs_power_of_two_scales else zero
+        scale = _choose_power_of_two(scale, group.merged_stats(stats), bits, zero)
     return Affine(float(np.float32(scale)), bits, zero_point=zero)
 
 
@@ -139,9 +143,9 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
     lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
-    if stats is not None and stats.squares > 0:
+    if stats is not None and stats.sum_of_squares > 0:
         ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
-        return min((lower, 2 * lower), key=lambda tried: float(stats.error(tried, *ends)))
+        return min((lower, 2 * lower), key=lambda tried: float(stats.quantization_error(tried, *ends)))
     return 2 * lower if 2 * lower * (1 - _MAX_CLIPPED_SHARE) <= scale else lower
 
 
@@ -154,7 +158,7 @@ def import_weight_qparams(
     for node, op, name, values in iter_quantized_weights(partition):
         for grid in candidate_weight_qparams(imported, node, name, values):
             grids.setdefault(name, grid)
-            q = _match_weight_qparams(grid, values, op.format, target, config)
+            q = _match_weight_qparams(grid, values, op.integer_op, target, config)
             if q is not None:
                 by_weight[name], grids[name] = q, grid
                 break
@@ -176,8 +180,8 @@ def candidate_weight_qparams(
 
 def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
     """Yield every quantized weight: its node and rule, its name, its real numbers."""
-    for node, op in partition.nodes:
-        for index in op.parameters(node):
+    for node, op in partition.integer_nodes:
+        for index in op.weight_inputs(node):
             values = get_weight_values(node, index)
             if values is not None:
                 yield node, op, ir.input_name(node, index), np.asarray(values, np.float64)
@@ -207,7 +211,9 @@ def _match_weight_qparams(
     many = not grid.single
     if isinstance(grid.granularity, PerGroup):
         taken = (
-            op_format.grouped and bits == grid.bits and grid.granularity.size == parse_group_size(config.weight_scales)
+            op_format.supports_group_scales
+            and bits == grid.bits
+            and grid.granularity.size == parse_group_size(config.weight_scales)
         )
         return _accept_if_on_grid(values, _regroup_qparams(grid, values), config) if taken else None
     if not bits or (
@@ -263,20 +269,20 @@ def format_model_import(
     imported: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
 ) -> list[str]:
     """Return what a user should read of it."""
-    activations = [t for t in imported if t.lost is not None]
-    weights = [t for t in imported if t.lost is None]
+    activations = [t for t in imported if t.bits_lost is not None]
+    weights = [t for t in imported if t.bits_lost is None]
     counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
     told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
     centred = [t for t in activations if t.zero_point and not t.held.shifted]
     if centred:
         told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")
-    changed = [t for t in activations if t.lost]
+    changed = [t for t in activations if t.bits_lost]
     if changed:
-        worst = max(changed, key=lambda t: t.lost or 0.0)
-        mean = sum(t.lost or 0.0 for t in changed) / len(changed)
+        worst = max(changed, key=lambda t: t.bits_lost or 0.0)
+        mean = sum(t.bits_lost or 0.0 for t in changed) / len(changed)
         told.append(
             f"{len(changed)} activations are held at other scales: {mean:.2f} bits of resolution lost on average, "
-            f"{worst.lost:.2f} at most ('{worst.tensor}')"
+            f"{worst.bits_lost:.2f} at most ('{worst.tensor}')"
         )
     anew = [t for t in weights if t.sqnr is not None]
     if anew:

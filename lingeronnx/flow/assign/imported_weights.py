@@ -39,14 +39,14 @@ _MAX_NAMES = 5  # that a note lists
 class ImportedWeights:
     """How weights are held at another tool's scales.
 
-    taken : what became of each scale. refused : {weight: why its scale is not taken}. used : the weights, by the names
-    that the file has for them, whose scales were looked at.
+    imported : what became of each scale. refused : {weight: why its scale is not taken}. used : the weights, by the
+    names that the file has for them, whose scales were looked at.
     """
 
     held: dict[str, Affine] = field(default_factory=dict)
-    taken: list[ImportedQParams] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    imported: list[ImportedQParams] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+    matched_names: set[str] = field(default_factory=set)
 
 
 def import_external_weight_scales(
@@ -59,16 +59,16 @@ def import_external_weight_scales(
         if not grids:
             continue
         own = [grid for grid, _ in imported.layers.get(ir.origin_name(node), ())]
-        borrowed.used |= {
+        borrowed.matched_names |= {
             old for old, grid in imported.weights.items() if old == name or any(grid is one for one in own)
         }
         fitting = [
             (q, grid)
             for grid in grids
-            if (q := _convert_weight_qparams(grid, values, op.format.channel_axis, target, config))
+            if (q := _convert_weight_qparams(grid, values, op.integer_op.channel_axis, target, config))
         ]
         if not fitting:
-            borrowed.refused[name] = _format_rejection(grids[0], values, target)
+            borrowed.rejected[name] = _format_rejection(grids[0], values, target)
             continue
         q, grid = max(fitting, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
@@ -77,13 +77,13 @@ def import_external_weight_scales(
             _rounding_sqnr_db(values, q),
         )
         if got < plain - _MAX_SQNR_LOSS_DB:
-            borrowed.refused[name] = (
+            borrowed.rejected[name] = (
                 f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
             )
             continue
         same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
         borrowed.held[name] = q
-        borrowed.taken.append(
+        borrowed.imported.append(
             ImportedQParams(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got)
         )
     return borrowed
@@ -143,7 +143,7 @@ def update_applied_qparams(imported: Sequence[ImportedQParams], tensors: Mapping
     for one in imported:
         new = tensors.get(one.tensor, one.held)
         moved = math.log2(float(one.held.scales.min() / new.scales.min()))
-        followed.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
+        followed.append(replace(one, held=new, bits_lost=None if one.bits_lost is None else one.bits_lost + moved))
     return followed
 
 
@@ -154,8 +154,8 @@ def collect_rejections(
     have = {one.tensor for one in taken}
     inside = "it has no integers of its own here: part of another layer, or in float"
     lost = {name: inside for name in read.activations if name not in have}
-    lost |= {name: inside for name in read.weights if name not in weights.used and name not in have}
-    return {**read.refused, **lost, **weights.refused}
+    lost |= {name: inside for name in read.weights if name not in weights.matched_names and name not in have}
+    return {**read.rejected, **lost, **weights.rejected}
 
 
 def format_plan_import(

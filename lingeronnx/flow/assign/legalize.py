@@ -19,11 +19,14 @@ __all__ = ["UnsupportedScaleError", "legalize"]
 
 
 class UnsupportedScaleError(ConstraintError):
-    """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
+    """A scale that the platform does not hold.
+
+    `tensors` share it, which needs `exponent` where `min_exponent` is held.
+    """
 
     def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
         super().__init__(text)
-        self.tensors, self.exponent, self.least = tensors, exponent, least
+        self.tensors, self.exponent, self.min_exponent = tensors, exponent, least
 
 
 def _round_to_float32(scale: float) -> float:
@@ -37,8 +40,8 @@ def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, p
     A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
     loses nothing by it.
     """
-    for node, op in partition.nodes:
-        if op.format.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
+    for node, op in partition.integer_nodes:
+        if op.integer_op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
             continue
         x, name = tensors.get(ir.input_name(node)), ir.input_name(node, 1)
         w, bias = tensors.get(name), ir.const_value(node.inputs[2])
@@ -66,17 +69,17 @@ class _ScaleLegalizer:
     def __init__(self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target) -> None:
         self._target = target
         self.tensors = {name: q.stored for name, q in plan.tensors.items()}
-        self._class_of = {name: group for group in shared_groups for name in group.tensors if name in self.tensors}
+        self._group_of = {name: group for group in shared_groups for name in group.tensors if name in self.tensors}
         self.moved: dict[str, tuple[float, str]] = {}
 
-    def share(self) -> None:
+    def unify_shared_scales(self) -> None:
         """Give tensors that share a scale the least of theirs."""
-        for name, group in self._class_of.items():
+        for name, group in self._group_of.items():
             own, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
             if (own.scale, own.zero_point) != (least.scale, least.zero_point):
                 self.tensors[name] = own.changed(least.scale, zero_point=least.zero_point)
 
-    def exponent(self, name: str) -> int:
+    def exponent_of(self, name: str) -> int:
         """Return the exponent of a scale; ConstraintError where it is no power of two."""
         exponent = self.tensors[name].exponent
         if exponent is None:
@@ -85,33 +88,35 @@ class _ScaleLegalizer:
             )
         return exponent
 
-    def lower(self, partition: Partition) -> None:
+    def lower_exponents(self, partition: Partition) -> None:
         """Lower exponents to what the target holds and the operators take, until nothing moves."""
         target, changed = self._target, True
         while changed:
             changed = False
-            for name in self._class_of:
+            for name in self._group_of:
                 why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
-                changed |= self._lower_to(name, target.exponents[1], why)
-            for node, op in partition.nodes:
-                most = op.scaling.max_exponent(node, self.exponent)
+                changed |= self._cap_exponent(name, target.exponents[1], why)
+            for node, op in partition.integer_nodes:
+                most = op.scale_constraints.max_output_exponent(node, self.exponent_of)
                 if most is not None and ir.output_name(node) in self.tensors:
-                    changed |= self._lower_to(ir.output_name(node), most, f"{op.name} {node.name} cannot shift left")
+                    changed |= self._cap_exponent(
+                        ir.output_name(node), most, f"{op.name} {node.name} cannot shift left"
+                    )
 
-    def _lower_to(self, name: str, most: int, why: str) -> bool:
-        if self.exponent(name) <= most:
+    def _cap_exponent(self, name: str, most: int, why: str) -> bool:
+        if self.exponent_of(name) <= most:
             return False
-        for member in self._class_of[name].tensors:
+        for member in self._group_of[name].tensors:
             self.moved.setdefault(member, (self.tensors[member].scale, why))
             self.tensors[member] = self.tensors[member].changed(2.0**most)
         return True
 
-    def check(self, partition: Partition) -> None:
+    def check_supported(self, partition: Partition) -> None:
         """Raise ConstraintError if a consumer rejects a scale, UnsupportedScaleError if a scale is too small."""
-        target, fine = self._target, partition.fine_inputs(self._target)
+        target, fine = self._target, partition.curve_input_exponents(self._target)
         least = target.exponents[0]
-        for name, group in self._class_of.items():
-            exponent = self.exponent(name)
+        for name, group in self._group_of.items():
+            exponent = self.exponent_of(name)
             if self.tensors[name].bits > 8 and exponent < fine.get(name, least):
                 raise ConstraintError(
                     f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at most; what reads it "
@@ -143,10 +148,10 @@ def legalize(
     largest. Raises UnsupportedScaleError for a scale below the row's smallest.
     """
     scales = _ScaleLegalizer(plan, shared_groups, target)
-    scales.share()
+    scales.unify_shared_scales()
     _limit_scales_for_biases(scales.tensors, partition, plan.mode == "q-value")
-    if not target.power_of_two:
+    if not target.needs_power_of_two_scales:
         return plan.with_tensors(scales.tensors), []
-    scales.lower(partition)
-    scales.check(partition)
+    scales.lower_exponents(partition)
+    scales.check_supported(partition)
     return plan.with_tensors(scales.tensors), scales.notes()

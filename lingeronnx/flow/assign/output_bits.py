@@ -21,8 +21,8 @@ def apply_output_bits(
     A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
     bits, has that of the curve's table. Raises ConfigError where the output is none of these.
     """
-    nodes, able = {ir.output_name(node): node for node, _ in partition.nodes}, partition.wide_outputs(target)
-    fine = partition.fine_inputs(target)
+    nodes, able = {ir.output_name(node): node for node, _ in partition.integer_nodes}, partition.wide_outputs(target)
+    fine = partition.curve_input_exponents(target)
     for name, bits in policy.out_bits.items():
         if name in fine and bits in target.curve_bits:
             tensors[name] = Affine(2.0 ** fine[name], int(bits))
@@ -46,6 +46,8 @@ def apply_output_bits(
             continue
         node = nodes[name]
         exact = tensors[ir.input_name(node)].scale * float(tensors[ir.input_name(node, 1)].scales.min())
-        observed, setting = stats.get(name), policy.of([name], int(bits))
-        best = setting.scale or (exact if observed is None or observed.squares == 0 else setting.best(observed))
+        observed, setting = stats.get(name), policy.policy_for_tensors([name], int(bits))
+        best = setting.scale or (
+            exact if observed is None or observed.sum_of_squares == 0 else setting.choose_scale(observed)
+        )
         tensors[name] = Affine(setting.scale or min(best, exact), int(bits))

@@ -38,10 +38,10 @@ class ScalePolicy:
     weight_scales : "tensor", "channel" for one scale for each output channel of a layer, or "group:N" for one for each
     N weights of a row of a fully connected layer, and for each channel of the others. asymmetric : whether
     activations of at most 8 bits have zero points, where all operators around take them.
-    own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
-    refined : whether weights are refined under the scales.
+    overrides : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    weights_refined : whether weights are refined under the scales.
     held : {tensor or weight: how it is held, whatever calibration would say}
-    wide : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
+    widened_weights : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
     """
 
     mode: str
@@ -49,18 +49,18 @@ class ScalePolicy:
     weight_bits: int
     calibrator: str
     percentile: float
-    own: Mapping[str, Mapping[str, Any]]
+    overrides: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
     asymmetric: bool = False
-    refined: bool = False
+    weights_refined: bool = False
     held: Mapping[str, Affine] = field(default_factory=dict)
-    wide: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    widened_weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def of(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
+    def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
         settings: dict[str, Any] = {}
         for name in names:
-            settings = {**self.own.get(name, {}), **settings}
+            settings = {**self.overrides.get(name, {}), **settings}
         return TensorScalePolicy(
             settings.get("bits", bits),
             settings.get("scale"),
@@ -77,54 +77,54 @@ class ScalePolicy:
 
     def width(self, *names: str) -> int:
         """Return the bits of activations that share a scale."""
-        return self.of(names, self.bits).bits
+        return self.policy_for_tensors(names, self.bits).bits
 
-    def weight_width(self, name: str) -> int:
+    def weight_bits_for(self, name: str) -> int:
         """Return the bits of a weight."""
-        return self.of([name], self.weight_bits).bits
+        return self.policy_for_tensors([name], self.weight_bits).bits
 
-    def with_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
+    def with_fixed_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
         """Return the same with fixed `scales` for some tensors."""
-        own = {name: {**self.own.get(name, {}), "scale": scale} for name, scale in scales.items()}
-        return replace(self, own={**self.own, **own})
+        own = {name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()}
+        return replace(self, overrides={**self.overrides, **own})
 
     @property
     def out_bits(self) -> dict[str, int | str]:
         """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
-        return {name: own["out_bits"] for name, own in self.own.items() if own.get("out_bits", 8) != 8}
+        return {name: own["out_bits"] for name, own in self.overrides.items() if own.get("out_bits", 8) != 8}
 
 
 @dataclass(frozen=True)
 class TensorScalePolicy:
     """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None.
 
-    zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is 0.
+    allows_zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is 0.
     """
 
     bits: int
     scale: float | None
     calibrator: str
     percentile: float
-    power: bool
-    zero_point: bool = False
+    power_of_two: bool
+    allows_zero_point: bool = False
 
-    def window(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> tuple[float, int]:
+    def choose_qparams(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> tuple[float, int]:
         """Return scale and zero point for what was seen, which the curve `consumer` alone reads."""
         return choose_affine_qparams(
             stats,
             self.bits,
-            power_of_two=self.power,
+            power_of_two=self.power_of_two,
             calibrator=self.calibrator,
             percentile=self.percentile,
             consumer=consumer,
         )
 
-    def best(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
+    def choose_scale(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
         """Return the scale for what was seen, which the curve `consumer` alone reads."""
         return choose_symmetric_scale(
             stats,
             self.bits,
-            power_of_two=self.power,
+            power_of_two=self.power_of_two,
             calibrator=self.calibrator,
             percentile=self.percentile,
             consumer=consumer,
@@ -150,7 +150,7 @@ def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names
     own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide_names}
     by_output = {ir.output_name(node): node for node in selectors.graph.graph}
     for selector, override in conf.overrides.items():
-        settings = override.settings
+        settings = override.to_settings
         for name in selectors.tensors(selector):
             node = by_output.get(name)
             moved = node is not None and str(node.name) in prepared.moved
@@ -159,7 +159,9 @@ def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names
             weights = _quantized_weight_names(node, partition.ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    for name in partition.between_parts(target) if prepared.movable else ():  # a program of ours reads them
+    for name in (
+        partition.wide_outputs_between_parts(target) if prepared.allows_layer_offload else ()
+    ):  # a program of ours reads them
         if _WIDTH_KEYS.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(target.out_bits):
             own.setdefault(name, {})["out_bits"] = max(target.out_bits)
     stay = _find_widened_weights(partition, own, conf.weight_bits, target)
@@ -171,11 +173,11 @@ def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names
         weight_bits=conf.weight_bits,
         calibrator=conf.calibrator,
         percentile=conf.percentile,
-        own=own,
+        overrides=own,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
-        refined=conf.effort != "fast",
-        wide=stay,
+        weights_refined=conf.effort != "fast",
+        widened_weights=stay,
     )
 
 
@@ -190,9 +192,11 @@ def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
     for selector, override in prepared.conf.overrides.items():
         for name in selectors.tensors(selector) if selectors is not None else ():
             why = prepared.moved.get(by_output.get(name, ""))
-            idle = override.settings.keys() & (_LAYER_KEYS if name in parts.activations else override.settings.keys())
+            idle = override.to_settings.keys() & (
+                _LAYER_KEYS if name in parts.activations else override.to_settings.keys()
+            )
             if why is not None and idle:
-                what = ", ".join(f"{key} {override.settings[key]}" for key in override.settings if key in idle)
+                what = ", ".join(f"{key} {override.to_settings[key]}" for key in override.to_settings if key in idle)
                 found.append(f"override '{selector}': '{name}' is computed by the host ({why}); {what} has no effect")
     return found
 
@@ -202,12 +206,16 @@ def _find_widened_weights(
 ) -> dict[str, tuple[str, str]]:
     """Return {weight: (its node, why)} of those that were told fewer bits than the target has for their layer."""
     stay = {}
-    for node, op in partition.nodes:
-        for weight in (ir.input_name(node, index) for index in op.parameters(node)):
+    for node, op in partition.integer_nodes:
+        for weight in (ir.input_name(node, index) for index in op.weight_inputs(node)):
             told = own.get(weight, {}).get("bits", bits)
             if told not in target.bits:
                 many = own.get(ir.output_name(node), {}).get("out_bits", 8) != 8
-                why = "its output has more than 8 bits" if many else target.vendor.stays_wide(node, told, target)
+                why = (
+                    "its output has more than 8 bits"
+                    if many
+                    else target.vendor.explain_rejected_weight_bits(node, told, target)
+                )
                 if why is not None:
                     stay[weight] = (str(node.name), why)
     return stay
@@ -216,4 +224,4 @@ def _find_widened_weights(
 def _quantized_weight_names(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:
     """Return the names of the quantized weights of a float node."""
     op = ops.get(str(node.name)) if node is not None else None
-    return [] if node is None or op is None else [ir.input_name(node, index) for index in op.parameters(node)]
+    return [] if node is None or op is None else [ir.input_name(node, index) for index in op.weight_inputs(node)]

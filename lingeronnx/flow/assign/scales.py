@@ -37,30 +37,32 @@ def assign_qparams(
     """
     notes: list[str] = []
     tensors = calibrate_activations(partition, shared_groups, stats, target, policy, notes)
-    for node, op in partition.nodes:
-        for index in op.parameters(node):
+    for node, op in partition.integer_nodes:
+        for index in op.weight_inputs(node):
             name = ir.input_name(node, index)
             values = get_weight_values(node, index)
             assert values is not None
-            setting = policy.of([name], policy.weight_bits)
+            setting = policy.policy_for_tensors([name], policy.weight_bits)
             if name in policy.held:
                 tensors[name] = policy.held[name]
                 continue
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             finer = policy.weight_scales != "tensor" and setting.scale is None
-            size = policy.group_size if finer and op.format.grouped and setting.bits <= 8 else None
+            size = policy.group_size if finer and op.integer_op.supports_group_scales and setting.bits <= 8 else None
             if size is not None and size < values.shape[1] and np.any(values):
                 tensors[name] = compute_group_qparams(
                     np.asarray(values),
                     size,
                     setting.bits,
-                    power_of_two=setting.power,
+                    power_of_two=setting.power_of_two,
                     calibrator=setting.calibrator,
-                    weights_refined=policy.refined,
+                    weights_refined=policy.weights_refined,
                 )
             else:
-                tensors[name] = _weight_qparams(np.asarray(values), op.format.channel_axis if finer else None, setting)
+                tensors[name] = _weight_qparams(
+                    np.asarray(values), op.integer_op.channel_axis if finer else None, setting
+                )
     apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
         notes += [
@@ -84,7 +86,7 @@ def assign_qparams(
 def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
     """Return a note for each reason why weights have more bits than they were told."""
     layers: dict[str, list[str]] = {}
-    for node, why in policy.wide.values():
+    for node, why in policy.widened_weights.values():
         layers.setdefault(why, []).append(node)
     return [
         f"weights of {', '.join(dict.fromkeys(names))} stay at {min(target.bits)} bits: {why}"
@@ -95,7 +97,7 @@ def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
 def _format_zero_point_note(partition: Partition, plan: Plan, target: Target) -> str:
     """Return a note on the activations that have no zero point."""
     parameters = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
-    why = sorted({reason.partition(" ")[0] for reason in partition.symmetric(target).values()})
+    why = sorted({reason.partition(" ")[0] for reason in partition.symmetric_tensors(target).values()})
     moved = sum(q.shifted for q in parameters)
     text = f"{moved} of {len(parameters)} activations have a zero point other than 0"
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
@@ -113,15 +115,15 @@ def calibrate_activations(
     tensors: dict[str, Affine] = {}
     pinned = find_saturated_clip_bounds(partition, target)
     for group in (
-        *(g for g in shared_groups if not g.function_output),
-        *reversed([g for g in shared_groups if g.function_output]),
+        *(g for g in shared_groups if not g.reader_output),
+        *reversed([g for g in shared_groups if g.reader_output]),
     ):
         if group.tensors[0] in policy.held:
             tensors.update({name: policy.held[name] for name in group.tensors})
             continue
-        setting = policy.of(group.tensors, policy.bits)
+        setting = policy.policy_for_tensors(group.tensors, policy.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        through = _consumer_of(group, tensors.get(group.function_output))
+        through = _consumer_of(group, tensors.get(group.reader_output))
         window = _affine_qparams_for_group(group, stats, setting, through)
         if window is None:
             window = Affine(_symmetric_scale_for_group(group, top, stats, setting, through, notes), setting.bits)
@@ -131,23 +133,23 @@ def calibrate_activations(
 
 def _consumer_of(group: SharedScaleGroup, written: Affine | None) -> ConsumerFunction | None:
     """Return what alone reads a class and writes a tensor held as `written`, None where that is not known."""
-    if group.function is None or (group.function_output and written is None):
+    if group.reader_function is None or (group.reader_output and written is None):
         return None
     if written is None:
-        return ConsumerFunction(group.function)
+        return ConsumerFunction(group.reader_function)
     zero = written.zero_point
-    return ConsumerFunction(group.function, written.scale, written.low - zero, written.high - zero)
+    return ConsumerFunction(group.reader_function, written.scale, written.low - zero, written.high - zero)
 
 
 def _affine_qparams_for_group(
     group: SharedScaleGroup, stats: Stats, setting: TensorScalePolicy, consumer: ConsumerFunction | None
 ) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
-    observed = group.stats(stats)
-    free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
-    if not free or observed is None or observed.squares == 0:
+    observed = group.merged_stats(stats)
+    free = setting.allows_zero_point and group.allows_zero_point and setting.scale is None and setting.bits <= 8
+    if not free or observed is None or observed.sum_of_squares == 0:
         return None
-    scale, zero = setting.window(observed, consumer)
+    scale, zero = setting.choose_qparams(observed, consumer)
     return Affine(scale, setting.bits, zero_point=zero)
 
 
@@ -158,9 +160,11 @@ def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePo
     `legalize` sees to that.
     """
     if axis is None or values.shape[axis] == 1 or not np.any(values):
-        return Affine(setting.scale or setting.best(TensorStats.of(values)), setting.bits)
+        return Affine(setting.scale or setting.choose_scale(TensorStats.from_array(values)), setting.bits)
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
+    scales = [
+        setting.choose_scale(TensorStats.from_array(channel)) if channel.any() else math.inf for channel in channels
+    ]
     least = min(scales)
     most = least * _MAX_CHANNEL_SCALE_RATIO
     return Affine([least if scale > most else scale for scale in scales], setting.bits, PerAxis(axis))
@@ -175,12 +179,12 @@ def _apply_coarser_inputs(
 ) -> None:
     """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
     owner = {name: group.tensors for group in shared_groups for name in group.tensors}
-    for node, op in partition.nodes:
+    for node, op in partition.integer_nodes:
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
-        for name in op.scaling.coarser_inputs(node, target, lambda name: tensors[name].scale):
+        for name in op.scale_constraints.inputs_to_coarsen(node, target, lambda name: tensors[name].scale):
             to, group = tensors[ir.output_name(node)], owner[name]
-            set_by_user = any(n in policy.held or "scale" in policy.own.get(n, {}) for n in group)
+            set_by_user = any(n in policy.held or "scale" in policy.overrides.get(n, {}) for n in group)
             if not set_by_user and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
@@ -200,24 +204,24 @@ def _symmetric_scale_for_group(
     if setting.scale is not None:
         return setting.scale
     top_integer = (1 << (setting.bits - 1)) - 1
-    observed = group.stats(stats)
+    observed = group.merged_stats(stats)
     if clip_bound is not None and (observed is None or observed.high <= clip_bound * (1 + _CLIP_BOUND_TOLERANCE)):
         return floor_power_of_two(top_integer / clip_bound, imported=True)
-    if observed is None or observed.squares == 0:
+    if observed is None or observed.sum_of_squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
-    scale = setting.best(observed, consumer)
+    scale = setting.choose_scale(observed, consumer)
     if (
-        setting.power and group.output_bound is not None
+        setting.power_of_two and group.output_bound is not None
     ):  # the bound itself saturates by one count: less than a bit costs
         scale = max(scale, floor_power_of_two((top_integer + 1) / group.output_bound))
     if setting.bits > 8 and group.hard_bound is not None:
         scale = (
             floor_power_of_two((top_integer + 1) / group.hard_bound)
-            if setting.power
+            if setting.power_of_two
             else top_integer / group.hard_bound
         )
-    if group.room_below is not None:
-        most = (top_integer + 1) / (group.room_below - min(observed.low, 0.0))
-        scale = min(scale, floor_power_of_two(most) if setting.power else most)
+    if group.headroom_below is not None:
+        most = (top_integer + 1) / (group.headroom_below - min(observed.low, 0.0))
+        scale = min(scale, floor_power_of_two(most) if setting.power_of_two else most)
     return scale

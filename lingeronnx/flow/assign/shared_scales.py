@@ -27,27 +27,27 @@ class SharedScaleGroup:
     """Tensors that share one scale.
 
     tensors : in graph order
-    statistics_of : those whose statistics count
+    observed_tensors : those whose statistics count
     output_bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
     hard_bound : the size that none of their values can exceed, also where they are only moved, or None
-    room_below : how far below the least value seen it must reach (the mask of a softmax), or None
-    function : the function of single numbers that alone reads them, or None
-    function_output : the tensor that this function writes in integers; empty where it is a float operator
-    zero_point : whether all that reads and writes them takes a zero point
+    headroom_below : how far below the least value seen it must reach (the mask of a softmax), or None
+    reader_function : the function of single numbers that alone reads them, or None
+    reader_output : the tensor that this function writes in integers; empty where it is a float operator
+    allows_zero_point : whether all that reads and writes them takes a zero point
     """
 
     tensors: tuple[str, ...]
-    statistics_of: tuple[str, ...]
+    observed_tensors: tuple[str, ...]
     output_bound: float | None = None
-    room_below: float | None = None
+    headroom_below: float | None = None
     hard_bound: float | None = None
-    function: Curve | None = None
-    function_output: str = ""
-    zero_point: bool = False
+    reader_function: Curve | None = None
+    reader_output: str = ""
+    allows_zero_point: bool = False
 
-    def stats(self, stats: Stats) -> TensorStats | None:
+    def merged_stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the tensors that count; None when none was seen."""
-        observed = [stats[name] for name in self.statistics_of if name in stats]
+        observed = [stats[name] for name in self.observed_tensors if name in stats]
         if not observed:
             return None
         merged = observed[0]
@@ -66,25 +66,25 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
     activations = partition.activations
     for name in activations:
         sets.find(name)
-    for node, op in partition.nodes:
-        for pair in op.scaling.shared_scales(node, target):
-            sets.join(pair.first, pair.second)
+    for node, op in partition.integer_nodes:
+        for pair in op.scale_constraints.shared_scales(node, target):
+            sets.union(pair.first, pair.second)
             if pair.statistics_of is not None:
                 mute.add(pair.second if pair.statistics_of == pair.first else pair.first)
-        if op.scaling.output_bound is not None:
-            bounded[ir.output_name(node)] = op.scaling.output_bound
-        reach = reached.get(ir.input_name(node)) if op.moves else op.scaling.hard_bound
+        if op.scale_constraints.output_bound is not None:
+            bounded[ir.output_name(node)] = op.scale_constraints.output_bound
+        reach = reached.get(ir.input_name(node)) if op.is_data_movement else op.scale_constraints.strict_output_bound
         if reach is not None:
-            reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
-        if (room := op.scaling.room_below(node)) is not None:
+            reached.update({str(node.outputs[index].name): reach for index in op.quantized_outputs(node)})
+        if (room := op.scale_constraints.headroom_below(node)) is not None:
             below[ir.output_name(node)] = room
     members: dict[str, list[str]] = {}
     for name in activations:
         members.setdefault(sets.find(name), []).append(name)
     classes = []
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
-    inside = {id(node): op for node, op in partition.nodes}
-    symmetric = partition.symmetric(target)
+    inside = {id(node): op for node, op in partition.integer_nodes}
+    symmetric = partition.symmetric_tensors(target)
     shares = find_softmax_inputs(partition)
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
@@ -98,13 +98,13 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
         classes.append(
             SharedScaleGroup(
                 tensors=tuple(names),
-                statistics_of=statistics_of,
+                observed_tensors=statistics_of,
                 output_bound=bound,
-                room_below=room,
+                headroom_below=room,
                 hard_bound=reach,
-                function=curve,
-                function_output=into,
-                zero_point=free,
+                reader_function=curve,
+                reader_output=into,
+                allows_zero_point=free,
             )
         )
     return tuple(classes)
@@ -117,7 +117,7 @@ def find_softmax_inputs(partition: Partition) -> dict[str, int]:
     than a lead over the others that leaves them no share.
     """
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
-    inside = {id(node): op for node, op in partition.nodes}
+    inside = {id(node): op for node, op in partition.integer_nodes}
     axes: dict[str, int] = {}
     for node in partition.graph.graph:
         if node.op_type != "Softmax" or node.domain or id(node) in inside:
@@ -134,7 +134,7 @@ def _trace_data_movement(name: str, values: Mapping[str, ir.Value], inside: Mapp
     names = [name]
     while name in values:  # no constant
         maker = ir.producer(values[name])
-        if maker is None or id(maker) not in inside or not inside[id(maker)].moves:
+        if maker is None or id(maker) not in inside or not inside[id(maker)].is_data_movement:
             break
         name = ir.input_name(maker)
         if name in values:
@@ -158,7 +158,7 @@ def _float_readers(
             op = inside.get(id(use.node))
             if op is None and not use.node.domain:
                 readers.append(use.node)
-            elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+            elif op is None or not op.is_data_movement or not {str(v.name) for v in use.node.outputs} <= set(names):
                 return None
     return readers
 
@@ -179,7 +179,7 @@ def _sole_reader_function(
     for name in names:
         for use in values[name].uses():
             op = inside.get(id(use.node))
-            if op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+            if op is None or not op.is_data_movement or not {str(v.name) for v in use.node.outputs} <= set(names):
                 readers[id(use.node)] = use.node
     if len(readers) != 1 or any(values[name].is_graph_output() for name in names):
         return None, ""
@@ -187,14 +187,14 @@ def _sole_reader_function(
     written = ir.output_name(node)
     if key not in inside or written in names:
         return None, ""
-    return inside[key].scaling.function(model, node, target), written
+    return inside[key].scale_constraints.real_function(model, node, target), written
 
 
 def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     bounds_held: dict[str, float] = {}
-    for node, op in partition.nodes:
-        if op.format is CLIP and not target.runs(CLIP.name):
+    for node, op in partition.integer_nodes:
+        if op.integer_op is CLIP and not target.can_run(CLIP.name):
             limits = get_clip_bounds(node)
             assert limits is not None
             bounds_held[ir.output_name(node)] = limits[1]

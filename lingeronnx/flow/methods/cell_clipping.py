@@ -25,16 +25,18 @@ def format_cell_clipping(
 
     wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
     """
-    limit = LSTM.cell_limit(target)
+    limit = LSTM.max_cell_magnitude(target)
     layers = [
-        node for node, op in partition.nodes if op is LSTM and (target.bytes_only or ir.output_name(node) not in wide)
+        node
+        for node, op in partition.integer_nodes
+        if op is LSTM and (target.is_int8_only or ir.output_name(node) not in wide)
     ]
     if limit is None or not layers:
         return []
     inputs = {ir.input_name(n, i) for n in layers for i in (0, *optional_input_indices(n).values())}
     tensors = {name: array for name, array, _ in FloatRunner(partition.graph, inputs).run(feed)}
     notes = []
-    remedy = "" if target.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
+    remedy = "" if target.is_int8_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:
         more = {
             key: tensors.get(ir.input_name(node, i), ir.const_value(node.inputs[i]))

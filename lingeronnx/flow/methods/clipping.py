@@ -57,7 +57,7 @@ def find_costly_clipping(
     if not cut:
         return {}
     noise = _OutputNoise(partition.graph, plan, pieces, float_outputs())
-    if not noise.is_about_rare:
+    if not noise.has_sparse_output_power:
         return {}
     whole = noise(plan.tensors)
 
@@ -82,15 +82,15 @@ def _iter_clipped_tensors(
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
     for shared_scale in shared_groups:
-        observed = shared_scale.stats(stats)
-        if observed is not None and shared_scale.room_below is None:
+        observed = shared_scale.merged_stats(stats)
+        if observed is not None and shared_scale.headroom_below is None:
             yield from _relax_clipping(shared_scale.tensors, observed, plan, policy)
-    for node, op in partition.nodes:
-        for index in op.parameters(node):
+    for node, op in partition.integer_nodes:
+        for index in op.weight_inputs(node):
             values = get_weight_values(node, index)
             if values is not None and values.size:
                 yield from _relax_clipping(
-                    [ir.input_name(node, index)], TensorStats.of(np.asarray(values)), plan, policy
+                    [ir.input_name(node, index)], TensorStats.from_array(np.asarray(values)), plan, policy
                 )
 
 
@@ -98,14 +98,14 @@ def _relax_clipping(
     names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
     parameters = [plan.tensors.get(name) for name in names]
-    setting = policy.of(names, policy.bits)
+    setting = policy.policy_for_tensors(names, policy.bits)
     q = parameters[0]
     if q is None or None in parameters or not q.single or q.zero_point:
         return  # a window with a zero point stays as calibration chose it
     if setting.scale is not None or setting.calibrator != "mse":
         return
-    if stats.squares > 0 and q.scale > (full := full_range_scale(stats, q.bits)):
-        scale = q.scale / 2 if setting.power else max(q.scale / 2, full)
+    if stats.sum_of_squares > 0 and q.scale > (full := full_range_scale(stats, q.bits)):
+        scale = q.scale / 2 if setting.power_of_two else max(q.scale / 2, full)
         yield {name: tensor.changed(scale) for name, tensor in zip(names, parameters, strict=True) if tensor}
 
 
@@ -123,7 +123,7 @@ class _OutputNoise:
         self._given = outputs
 
     @property
-    def is_about_rare(self) -> bool:
+    def has_sparse_output_power(self) -> bool:
         """Whether an output holds half of its power in few of its elements."""
         for name in self._names:
             arrays = [outputs[name].astype(np.float64) for outputs in self._given]

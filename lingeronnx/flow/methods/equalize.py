@@ -46,8 +46,8 @@ _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 class ChannelStats:
     """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
 
-    reach: np.ndarray
-    power: np.ndarray
+    max_abs: np.ndarray
+    mean_square: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def equalize_channels(
             for name in group.tensors:
                 if name in channel_spans:
                     channel_spans[name] = ChannelStats(
-                        channel_spans[name].reach * factor, channel_spans[name].power * factor**2
+                        channel_spans[name].max_abs * factor, channel_spans[name].mean_square * factor**2
                     )
         if not moved:
             break
@@ -115,7 +115,7 @@ def _collect_channel_stats(
             size = array.size // array.shape[1]
             old, before = spans.get(name), sizes.get(name, 0)
             if old is not None:
-                reach, power = np.maximum(old.reach, reach), power + old.power * before
+                reach, power = np.maximum(old.max_abs, reach), power + old.mean_square * before
             sizes[name] = before + size
             spans[name] = ChannelStats(reach, power / sizes[name])
     return spans
@@ -125,7 +125,7 @@ def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
     """Return the free groups of tensors whose channels correspond one to one."""
     union = FactorSets()
     pin_boundary_tensors(union, partition)
-    for node, op in partition.nodes:
+    for node, op in partition.integer_nodes:
         sources = [ir.input_name(node, i) for i in op.data(node)]
         result = ir.output_name(node)
         through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _is_flatten_of_1x1(node)
@@ -139,17 +139,17 @@ def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
                 union.pin(result)
         elif through:
             for source in sources:
-                union.join(source, result)
+                union.union(source, result)
         else:
-            for name in (*sources, *(str(node.outputs[i].name) for i in op.results(node))):
+            for name in (*sources, *(str(node.outputs[i].name) for i in op.quantized_outputs(node))):
                 union.pin(name)
     groups = []
-    for tensors in union.members().values():
+    for tensors in union.groups().values():
         inside = set(tensors)
-        layers = [node for node, op in partition.nodes if op.scaling.factor == "absorbed"]
+        layers = [node for node, op in partition.integer_nodes if op.scale_constraints.factor_behavior == "absorbed"]
         writers = tuple(n for n in layers if ir.output_name(n) in inside)
         readers = tuple(n for n in layers if ir.input_name(n) in inside)
-        if union.free(tensors) and writers and readers:
+        if union.is_free(tensors) and writers and readers:
             groups.append(_ChannelGroup(tuple(tensors), writers, readers))
     return groups
 
@@ -167,7 +167,7 @@ class _PredictedNoise:
     def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelStats], policy: ScalePolicy) -> None:
         self.levels_x = _max_integer(policy.width(*group.tensors))
         self.levels_1, self.levels_2 = (
-            [_max_integer(policy.weight_width(ir.input_name(node, 1))) for node in nodes]
+            [_max_integer(policy.weight_bits_for(ir.input_name(node, 1))) for node in nodes]
             for nodes in (group.writers, group.readers)
         )
         self.rows = [_weight_array(node) for node in group.writers]
@@ -176,10 +176,10 @@ class _PredictedNoise:
         ]
         self.acts = [spans[ir.input_name(node)] for node in group.readers]
         self.fan_in = [_fan_in_power(node, spans) for node in group.writers]
-        self.out_power = [float(spans[ir.output_name(node)].power.sum()) for node in group.readers]
+        self.out_power = [float(spans[ir.output_name(node)].mean_square.sum()) for node in group.readers]
         self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
         self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
-        self.reach = np.max([a.reach for a in self.acts], axis=0)
+        self.reach = np.max([a.max_abs for a in self.acts], axis=0)
 
     def alive(self) -> np.ndarray:
         """Return which channels may be scaled."""
@@ -194,10 +194,12 @@ class _PredictedNoise:
             from_weights += (reach / levels) ** 2 * power
         total = 0.0
         for columns, act, out, levels in zip(self.columns, self.acts, self.out_power, self.levels_2, strict=True):
-            step_x = (s * act.reach).max() / self.levels_x
+            step_x = (s * act.max_abs).max() / self.levels_x
             step_w = (np.abs(columns).max(axis=1) / s).max() / levels
             gain = np.square(columns).sum(axis=1) / s**2
-            noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (s**2 * act.power).sum()
+            noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (
+                s**2 * act.mean_square
+            ).sum()
             total += float(noise) / max(out, 1e-300)
         return total
 
@@ -212,7 +214,7 @@ def _choose_factors(group: _ChannelGroup, spans: Mapping[str, ChannelStats], pol
     names = [name for n in layers for name in (ir.input_name(n), ir.output_name(n))]
     if any(name not in spans for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
         return None
-    channels = {len(spans[ir.input_name(n)].reach) for n in group.readers}
+    channels = {len(spans[ir.input_name(n)].max_abs) for n in group.readers}
     channels |= {len(_weight_array(n)) for n in group.writers}
     if len(channels) != 1:
         return None
@@ -257,7 +259,7 @@ def _fan_in_power(node: ir.Node, spans: Mapping[str, ChannelStats]) -> np.ndarra
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight_array(node)
     group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
-    power = spans[ir.input_name(node)].power
+    power = spans[ir.input_name(node)].mean_square
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())
     per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])

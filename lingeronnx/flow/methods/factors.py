@@ -30,13 +30,13 @@ def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
 def apply_factors(partition: Partition, factors: Factors) -> None:
     """Rewrite weights, biases and bounds of the graph in place so that every tensor is multiplied by its factor."""
     model = partition.graph
-    for node, op in partition.nodes:
+    for node, op in partition.integer_nodes:
         f_in = factors.get(ir.input_name(node), _ONE)
         f_out = factors.get(ir.output_name(node), _ONE)
-        if op.scaling.factor == "absorbed":
+        if op.scale_constraints.factor_behavior == "absorbed":
             if np.any(f_in != 1) or np.any(f_out != 1):
                 _scale_parameters(model, node, f_in, f_out)
-        elif op.format is CLIP and np.any(f_out != 1):
+        elif op.integer_op is CLIP and np.any(f_out != 1):
             _scale_bounds(model, node, float(f_out[0]))
 
 

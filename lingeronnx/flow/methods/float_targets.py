@@ -46,7 +46,7 @@ class _RepresentableMask:
     moves: np.ndarray
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         values: np.ndarray,
         qparams: Affine | None,
@@ -96,32 +96,35 @@ class LayerTarget:
     shape: tuple[int, ...]
     axis: int
     q: Affine | None
-    inside: _RepresentableMask
+    representable: _RepresentableMask
     values: np.ndarray
-    floor: float | np.ndarray
-    means: bool = False
+    relu_threshold: float | np.ndarray
+    match_means: bool = False
     slopes: np.ndarray | None = None
 
     @property
-    def first_half(self) -> np.ndarray:
+    def in_first_half(self) -> np.ndarray:
         """Whether each position lies in the first half of the samples."""
         return np.asarray(self.index < int(self.index[len(self.index) // 2]))
 
-    def floor_at(self, places: np.ndarray) -> np.ndarray:
+    def relu_threshold_at(self, places: np.ndarray) -> np.ndarray:
         """Return the floor at some of the positions, [places, channels]."""
-        return np.broadcast_to(self.floor, self.values.shape)[places]
+        return np.broadcast_to(self.relu_threshold, self.values.shape)[places]
 
-    def behind(self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine) -> LayerTarget:
+    def compensate_summand(self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine) -> LayerTarget:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
-        real = (self.of(array).astype(np.float32) - np.float32(qparams.zero_point)) / np.float32(qparams.scale)
+        real = (self.gather(array).astype(np.float32) - np.float32(qparams.zero_point)) / np.float32(qparams.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
         floor = -real if _relu_threshold(reader) == 0 else -math.inf
         values = self.values + other.values - real
         return replace(
-            self, values=values, floor=floor, inside=_RepresentableMask.of(values, self.q, floor, self.means)
+            self,
+            values=values,
+            relu_threshold=floor,
+            representable=_RepresentableMask.from_values(values, self.q, floor, self.match_means),
         )
 
-    def of(self, array: np.ndarray) -> np.ndarray:
+    def gather(self, array: np.ndarray) -> np.ndarray:
         """Return the same positions of the integers `array`, [positions, channels]."""
         return _gather_positions(array.reshape(self.shape), self.axis, self.index)
 
@@ -130,12 +133,12 @@ class LayerTarget:
 
         float64 [channels], in real units. Of means behind a Relu: over those that it lets through, which a bias moves.
         """
-        have = self.of(array)
-        inside = np.unpackbits(self.inside.bits, axis=1, count=have.shape[1])
+        have = self.gather(array)
+        inside = np.unpackbits(self.representable.bits, axis=1, count=have.shape[1])
         zero, scale = (0, 1.0) if self.q is None else (self.q.zero_point, self.q.scale)
-        moves = self.inside.moves
-        if self.means:
-            floor = self.floor * scale + zero
+        moves = self.representable.moves
+        if self.match_means:
+            floor = self.relu_threshold * scale + zero
             moves = np.count_nonzero((have > floor) & inside.view(bool), axis=0)
             have = np.maximum(have, np.float32(floor))
         total = np.einsum("nc,nc->c", have, inside, dtype=np.float64)  # exact: integers far below 2**53
@@ -143,7 +146,7 @@ class LayerTarget:
         if self.slopes is not None:
             below = np.einsum("nc,nc->c", np.minimum(have.astype(np.float64) - zero, 0), inside)
             total -= (1 - self.slopes) * below
-        return np.asarray((total / scale - self.inside.total) / (moves + _PRIOR_COUNT))
+        return np.asarray((total / scale - self.representable.total) / (moves + _PRIOR_COUNT))
 
 
 @dataclass
@@ -151,7 +154,7 @@ class _PartialTarget:
     """What was seen of one layer so far, piece by piece; shape : of its output for all samples."""
 
     shape: tuple[int, ...]
-    places: list[np.ndarray] = field(default_factory=list)
+    positions: list[np.ndarray] = field(default_factory=list)
     inside: list[_RepresentableMask] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
 
@@ -187,9 +190,9 @@ def collect_layer_targets(
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
             values = _gather_positions(array, axes[name], index)
             layer.shape = (layer.shape[0] + array.shape[0], *array.shape[1:])
-            layer.places.append(index + before)
+            layer.positions.append(index + before)
             layer.inside.append(
-                _RepresentableMask.of(
+                _RepresentableMask.from_values(
                     values, plan.tensors.get(name), floors[name], name in match_means_for, steep[name]
                 )
             )
@@ -197,14 +200,14 @@ def collect_layer_targets(
         trim_memory()
     return {
         name: LayerTarget(
-            index=np.concatenate(layer.places),
+            index=np.concatenate(layer.positions),
             shape=layer.shape,
             axis=axes[name],
             q=plan.tensors.get(name),
-            inside=_RepresentableMask.joined(layer.inside),
+            representable=_RepresentableMask.joined(layer.inside),
             values=np.concatenate(layer.values),
-            floor=floors[name],
-            means=name in match_means_for,
+            relu_threshold=floors[name],
+            match_means=name in match_means_for,
             slopes=steep[name],
         )
         for name, layer in by_layer.items()

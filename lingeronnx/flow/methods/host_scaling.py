@@ -32,14 +32,14 @@ def insert_host_scaling(
 
     Return {node: reason} of these, and {new tensor: the one that it is equal to}.
     """
-    if not target.power_of_two:
+    if not target.needs_power_of_two_scales:
         return {}, {}
     return insert_boundary_muls(partition, _out_of_range(shared_groups, stats, target, policy))
 
 
 def insert_boundary_muls(partition: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes at the borders of the tensors `names`; return the same as `insert_host_scaling`."""
-    model, inside = partition.graph, partition.inside
+    model, inside = partition.graph, partition.integer_node_ids
     added: dict[str, str] = {}
     alike: dict[str, str] = {}
     for value in list(ir.iter_values(model)):
@@ -65,8 +65,8 @@ def _out_of_range(
     """Return the tensors of the shared scales that need an exponent the row does not hold."""
     names: set[str] = set()
     for group in shared_groups:
-        observed = group.stats(stats)
-        if observed is not None and observed.squares > 0:
+        observed = group.merged_stats(stats)
+        if observed is not None and observed.sum_of_squares > 0:
             scale = choose_symmetric_scale(observed, policy.width(*group.tensors), power_of_two=True, calibrator="mse")
             if not target.exponents[0] <= math.log2(scale) <= target.exponents[1]:
                 names.update(group.tensors)

@@ -46,7 +46,7 @@ class OutputMoments:
     of_outputs: np.ndarray
 
     @classmethod
-    def of(cls, gradients: np.ndarray) -> OutputMoments:
+    def from_gradients(cls, gradients: np.ndarray) -> OutputMoments:
         """Return those of `gradients` [group, n, O, K]."""
         group, count, outputs, fields = gradients.shape
         rows = gradients.reshape(group, count * outputs, fields)
@@ -56,7 +56,7 @@ class OutputMoments:
     def __add__(self, other: OutputMoments) -> OutputMoments:
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
 
-    def mixed(self, moments: np.ndarray) -> np.ndarray:
+    def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
         """Return H [group, K, K] with a share of the `moments` of the inputs; traces are 1, or 0 where nothing moves.
 
         Where no gradient is seen the moments stand alone.
@@ -106,7 +106,7 @@ def compute_output_moments(
         FloatRunner(model, {*behind, *measured_tensors, *(name for node in steps for name in _data_input_names(node))}),
         [*pieces],
     )
-    if not runner.batch_first({*behind, *measured_tensors}):
+    if not runner.has_batch_first({*behind, *measured_tensors}):
         return {}
     means, power = _input_means_and_powers(runner, known, measured_tensors, feeds)
     rng, moments = np.random.default_rng(0), dict[str, OutputMoments]()
@@ -125,7 +125,7 @@ def compute_output_moments(
                 if gradient is None:
                     continue
                 if name in known:
-                    found = OutputMoments.of(_weight_gradients(node, gradient, rows[name]))
+                    found = OutputMoments.from_gradients(_weight_gradients(node, gradient, rows[name]))
                     moments[name] = moments[name] + found if name in moments else found
                 for source, array in _BACKWARD[_backward_kind(node)](node, gradient, tensors).items():
                     gradients[source] = gradients[source] + array if source in gradients else array

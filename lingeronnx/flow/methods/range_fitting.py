@@ -42,15 +42,15 @@ _SWEEPS = 4
 class _RangeGroup:
     """Tensors that share a factor, and their shared scales."""
 
-    of: FactorGroup
-    classes: list[SharedScaleGroup]
+    factor_group: FactorGroup
+    shared_scales: list[SharedScaleGroup]
 
 
 @dataclass(frozen=True)
 class _WeightEdge:
     """A weight between two groups (indices), with the statistics of its values and its bits."""
 
-    source: int
+    input_group: int
     result: int
     weight: TensorStats
     bits: int
@@ -73,13 +73,13 @@ def fit_range_factors(
     for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
     groups = [_RangeGroup(group, []) for group in group_tensors_by_factor(partition, target, policy.bits)[0]]
-    index = {name: i for i, group in enumerate(groups) for name in group.of.tensors}
+    index = {name: i for i, group in enumerate(groups) for name in group.factor_group.tensors}
     for shared_scale in shared_groups:
-        groups[index[shared_scale.tensors[0]]].classes.append(shared_scale)
-    factors = [group.of.fixed or 1.0 for group in groups]
+        groups[index[shared_scale.tensors[0]]].shared_scales.append(shared_scale)
+    factors = [group.factor_group.required_factor or 1.0 for group in groups]
     if optimize:
         _minimize_noise(groups, [] if by_channel else _weight_edges(partition, index, policy), factors, stats, policy)
-    if target.power_of_two:
+    if target.needs_power_of_two_scales:
         _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
@@ -90,7 +90,7 @@ def _clamp_exponents(
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
         observed = _group_stats(group, stats, policy)
-        if group.of.pinned or not observed:
+        if group.factor_group.pinned or not observed:
             continue
         scales = [
             choose_symmetric_scale(s.scaled(factors[i]), bits, power_of_two=True, calibrator="mse")
@@ -105,20 +105,24 @@ def _clamp_exponents(
 
 def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[tuple[TensorStats, int]]:
     """Return the statistics of each shared scale of a group, and their bits."""
-    candidates = [(shared_scale.stats(stats), policy.width(*shared_scale.tensors)) for shared_scale in group.classes]
-    return [(observed, bits) for observed, bits in candidates if observed is not None and observed.squares > 0]
+    candidates = [
+        (shared_scale.merged_stats(stats), policy.width(*shared_scale.tensors)) for shared_scale in group.shared_scales
+    ]
+    return [(observed, bits) for observed, bits in candidates if observed is not None and observed.sum_of_squares > 0]
 
 
 def _weight_edges(partition: Partition, index: Mapping[str, int], policy: ScalePolicy) -> list[_WeightEdge]:
     layers = []
-    for node, op in partition.nodes:
-        for parameter in op.parameters(node):
+    for node, op in partition.integer_nodes:
+        for parameter in op.weight_inputs(node):
             values = get_weight_values(node, parameter)
             assert values is not None
             source, result = ir.input_name(node, op.data(node)[0]), ir.output_name(node)
-            bits = policy.weight_width(ir.input_name(node, parameter))
+            bits = policy.weight_bits_for(ir.input_name(node, parameter))
             if np.any(values):
-                layers.append(_WeightEdge(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
+                layers.append(
+                    _WeightEdge(index[source], index[result], TensorStats.from_array(np.asarray(values)), bits)
+                )
     return layers
 
 
@@ -130,7 +134,7 @@ def _minimize_noise(
 
     def weight_noise_of(number: int) -> float:
         layer = layers[number]
-        ratio = factors[layer.result] / factors[layer.source]
+        ratio = factors[layer.result] / factors[layer.input_group]
         key = number, round(math.log2(ratio) % 1.0, 9)
         if key not in weight_noise:
             weight_noise[key] = _relative_noise(layer.weight.scaled(2.0 ** key[1]), layer.bits)
@@ -148,11 +152,11 @@ def _minimize_noise(
     for _ in range(_SWEEPS):
         before = list(factors)
         for i, group in enumerate(groups):
-            if group.of.fixed is not None:
+            if group.factor_group.required_factor is not None:
                 continue
             if not stats_of(i):
                 continue
-            touched = [n for n, layer in enumerate(layers) if i in (layer.source, layer.result)]
+            touched = [n for n, layer in enumerate(layers) if i in (layer.input_group, layer.result)]
             best = math.inf, 1.0
             for candidate in candidates:
                 factors[i] = candidate
@@ -166,4 +170,4 @@ def _minimize_noise(
 def _relative_noise(stats: TensorStats, bits: int) -> float:
     """Return the relative quantization noise of a tensor at its best power-of-two scale."""
     scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
-    return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power
+    return stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.mean_square

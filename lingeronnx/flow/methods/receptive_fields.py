@@ -69,32 +69,34 @@ class ReceptiveFields:
     source: np.ndarray
 
     @classmethod
-    def of(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
+    def for_layer(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
         """Return what the layer `node` reads."""
         return cls(kernel, source.reshape(-1, source.shape[-1]) if node.op_type == "Linear" else source)
 
-    def sample(self) -> np.ndarray:
+    def sample_positions(self) -> np.ndarray:
         """Return a fixed sample of all places, rising."""
-        return np.sort(np.random.default_rng(0).permutation(len(self.source) * self._each)[:MAX_SAMPLED_ROWS])
+        return np.sort(
+            np.random.default_rng(0).permutation(len(self.source) * self._positions_per_sample)[:MAX_SAMPLED_ROWS]
+        )
 
     def at(self, places: np.ndarray) -> Iterator[np.ndarray]:
         """Yield integers [rows, group, fields], some rows at a time: what the outputs at `places`, which rise, read."""
         for start in range(0, len(places), _CHUNK):
             some = places[start : start + _CHUNK]
-            first = int(some[0]) // self._each
-            windows = self._windows(self.source[first : int(some[-1]) // self._each + 1])
-            index = np.unravel_index(some - first * self._each, windows.shape[: self._axes])
+            first = int(some[0]) // self._positions_per_sample
+            windows = self._windows(self.source[first : int(some[-1]) // self._positions_per_sample + 1])
+            index = np.unravel_index(some - first * self._positions_per_sample, windows.shape[: self._leading_axes])
             yield windows[index].reshape(len(some), int(getattr(self.kernel, "group", 1)), -1)
 
     @property
-    def _axes(self) -> int:
+    def _leading_axes(self) -> int:
         """The axes of samples and positions."""
         return self.source.ndim - 1
 
     @cached_property
-    def _each(self) -> int:
+    def _positions_per_sample(self) -> int:
         """The positions of one sample."""
-        return math.prod(self._windows(self.source[:1]).shape[1 : self._axes])
+        return math.prod(self._windows(self.source[:1]).shape[1 : self._leading_axes])
 
     def _windows(self, source: np.ndarray) -> np.ndarray:
         """Return a view of some samples, [samples, positions..., channels, kernel...]."""

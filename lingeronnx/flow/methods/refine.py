@@ -56,43 +56,45 @@ _LIVE_TENSORS = 4  # tensors that a step needs, and those that wait for a later 
 class RefinementOptions:
     """What refinement may do beyond rounding the model's own weights with error compensation.
 
-    aim : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a layer that alone
-    feeds one side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the
-    rounding. block : such a descent by the error behind the next layer (`block_reconstruction`). means : biases make
-    means right behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits count by
-    what they do at the model's outputs (`output_gradients`), and rounding keeps more ways open.
+    match_float_outputs : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a
+    layer that alone feeds one side of a sum makes up for the error of the other side, too. descend : coordinate descent
+    behind the rounding. block : such a descent by the error behind the next layer (`block_reconstruction`). means :
+    biases make means right behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits
+    count by what they do at the model's outputs (`output_gradients`), and rounding keeps more ways open.
     """
 
-    aim: bool = False
-    behind: bool = False
-    descend: bool = False
-    block: bool = False
-    means: bool = False
+    match_float_outputs: bool = False
+    compensate_summands: bool = False
+    coordinate_descent: bool = False
+    block_reconstruction: bool = False
+    match_relu_means: bool = False
     outputs: bool = False
 
     @classmethod
     def all(cls) -> RefinementOptions:
-        """Return all but `block` and `outputs`, which look beyond the layer, and `means`."""
+        """Return all but `block_reconstruction` and `outputs`, which look beyond the layer, and `match_relu_means`."""
         return cls(True, True, True)
 
-    def on(self, qparams: Affine) -> RefinementOptions:
+    def for_weight(self, qparams: Affine) -> RefinementOptions:
         """Return what is done for a weight held as `qparams`: with few bits, `all` as well."""
         if qparams.bits <= _LOW_BITS:
-            block = self.block and not self.outputs  # what is behind the next layer counts there, too
-            return replace(self.all(), means=self.means, block=block, outputs=self.outputs)
+            block = self.block_reconstruction and not self.outputs  # what is behind the next layer counts there, too
+            return replace(
+                self.all(), match_relu_means=self.match_relu_means, block_reconstruction=block, outputs=self.outputs
+            )
         return replace(self, outputs=False)
 
-    def alike(self, other: RefinementOptions, partition: Partition, plan: Plan) -> bool:
+    def is_equivalent(self, other: RefinementOptions, partition: Partition, plan: Plan) -> bool:
         """Whether `other` does the same to every layer of `partition`.
 
-        So it is where all weights have few bits, or where `behind` finds no sum.
+        So it is where all weights have few bits, or where `compensate_summands` finds no sum.
         """
         layers = find_refinable_layers(partition)
         sums = _find_residual_sums(partition, layers)
 
         def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
-            own = options.on(plan.tensors[ir.input_name(layers[name], 1)])
-            return replace(own, behind=own.behind and name in sums)
+            own = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
+            return replace(own, compensate_summands=own.compensate_summands and name in sums)
 
         return all(effective_options(self, name) == effective_options(other, name) for name in layers)
 
@@ -106,7 +108,7 @@ def walk_bytes_per_sample(model: ir.Model) -> int:
 
 def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
     """Return the layers that `refine_layers` works on, by their outputs."""
-    return {ir.output_name(node): node for node, _ in partition.nodes if node.op_type in ("Conv", "Linear")}
+    return {ir.output_name(node): node for node, _ in partition.integer_nodes if node.op_type in ("Conv", "Linear")}
 
 
 def required_float_tensors(partition: Partition) -> set[str]:
@@ -122,7 +124,7 @@ def find_compensated_sums(partition: Partition, plan: Plan, options: RefinementO
     return {
         name: other
         for name, other in _find_residual_sums(partition, layers).items()
-        if options.on(weights[name]).behind
+        if options.for_weight(weights[name]).compensate_summands
     }
 
 
@@ -163,12 +165,16 @@ def refine_layers(
     """
     model = partition.graph
     layers = {name: node for name, node in find_refinable_layers(partition).items() if name not in refined_layers}
-    how = {name: options.on(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
+    how = {name: options.for_weight(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
     sums = {name: other for name, other in find_compensated_sums(partition, plan, options).items() if name in layers}
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
-    feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
-    looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
-    means = {name for name, methods in how.items() if methods.means}
+    feeds = pieces if pieces and runner.has_batch_first(tensors) else [feed]
+    looked_at = {
+        *sums,
+        *sums.values(),
+        *(name for name, methods in how.items() if methods.match_float_outputs or methods.block_reconstruction),
+    }
+    means = {name for name, methods in how.items() if methods.match_relu_means}
     behind = compute_output_moments(
         model, {n: node for n, node in layers.items() if how[n].outputs}, measured_tensors, feeds
     )
@@ -177,12 +183,12 @@ def refine_layers(
     )
     lowered = lower(partition, plan, target)
     integer_of = {name: integer for integer, name in lowered.floats.items()}
-    refined_names = {name for name, layer in lowered.layers.items() if layer in layers}
+    refined_names = {name for name, layer in lowered.layer_outputs.items() if layer in layers}
     walk = IntegerRunner(lowered.graph, target=target).walk(feed, refined_names)
     done = 0
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
-        name = lowered.layers.get(step.output, "")
+        name = lowered.layer_outputs.get(step.output, "")
         node = layers.get(name)
         if node is None or name not in targets_of or not hasattr(step.kernel, "weight"):
             continue
@@ -193,7 +199,7 @@ def refine_layers(
             done += 1
         want = targets_of[name] if name in sums.values() else targets_of.pop(name)
         if (other := sums.get(name)) is not None and (array := walk.held(integer_of.get(other, other))) is not None:
-            want = want.behind(node, targets_of[other], array, plan.tensors[other])
+            want = want.compensate_summand(node, targets_of[other], array, plan.tensors[other])
         weight = (
             None if shared else _refine_weight(kernel, step.inputs[0], node, plan, want, how[name], behind.get(name))
         )
@@ -250,11 +256,11 @@ def _refine_weight(
     held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(group, outputs, fields)
     step = _group_steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
-    read = ReceptiveFields.of(kernel, source, node)
-    if options.aim:
+    read = ReceptiveFields.for_layer(kernel, source, node)
+    if options.match_float_outputs:
         places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
         count, rows = len(places), list(read.at(want.index[places]))
-        values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
+        values, floor, first = want.values[places], want.relu_threshold_at(places), want.in_first_half[places]
         scale = np.float32(plan.tensors[ir.input_name(node)].scale)
         for g in range(group):
             of = slice(g * outputs, (g + 1) * outputs)
@@ -264,21 +270,21 @@ def _refine_weight(
             )
         input_moments = compute_covariances(rows)
     else:
-        places = read.sample()
+        places = read.sample_positions()
         count, input_moments = len(places), compute_covariances(read.at(places))
     old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
-    few = q.bits <= _LOW_BITS and options.descend
+    few = q.bits <= _LOW_BITS and options.coordinate_descent
     ways = 1 if not few else BEAM_WIDTH if behind is None else _OUTPUT_BEAM_WIDTH
     if behind is not None:
-        input_moments = behind.mixed(input_moments)
+        input_moments = behind.blend_input_moments(input_moments)
     better = round_with_compensation(counts, input_moments, count, q.low, q.high, step, beam_width=ways)
-    if options.descend:
+    if options.coordinate_descent:
         better = minimize_by_coordinate_descent(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
     if behind is not None:
         best = minimize_block_error(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
-    elif options.block:
+    elif options.block_reconstruction:
         best = _refine_by_block_error(best, counts, input_moments, count, node, want, q, step=step)
     result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result

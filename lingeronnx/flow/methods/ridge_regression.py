@@ -36,10 +36,12 @@ def fit_weights_to_outputs(
     x, y = rows - rows.mean(axis=0), values - values.mean(axis=0)
     residual = y - x @ weight.T.astype(x.dtype)
     residual[(values < floor) & (values - residual < floor)] = 0.0
-    halves = [_RegressionSums.on(x[part], residual[part]) for part in (first, ~first)]
-    best, least = 0.0, _MIN_IMPROVEMENT * sum(half.error(np.zeros_like(weight)) for half in halves)
+    halves = [_RegressionSums.from_rows(x[part], residual[part]) for part in (first, ~first)]
+    best, least = 0.0, _MIN_IMPROVEMENT * sum(half.squared_error_after(np.zeros_like(weight)) for half in halves)
     for ridge in _RIDGES:
-        error = sum(half.error(other.step(ridge)) for half, other in zip(halves, reversed(halves), strict=True))
+        error = sum(
+            half.squared_error_after(other.step(ridge)) for half, other in zip(halves, reversed(halves), strict=True)
+        )
         if error < least:
             best, least = ridge, error
     return weight + (halves[0] + halves[1]).step(best) if best else weight
@@ -54,7 +56,7 @@ class _RegressionSums:
     moments: np.ndarray
 
     @classmethod
-    def on(cls, x: np.ndarray, residual: np.ndarray) -> _RegressionSums:
+    def from_rows(cls, x: np.ndarray, residual: np.ndarray) -> _RegressionSums:
         """Return the sums over inputs [n, K] and residuals [n, O]."""
         squares = float(np.einsum("no,no->", residual, residual, dtype=np.float64))
         return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
@@ -62,7 +64,7 @@ class _RegressionSums:
     def __add__(self, other: _RegressionSums) -> _RegressionSums:
         return _RegressionSums(self.squares + other.squares, self.cross + other.cross, self.moments + other.moments)
 
-    def error(self, step: np.ndarray) -> float:
+    def squared_error_after(self, step: np.ndarray) -> float:
         """Return what is left of the squared residuals behind a `step` of the weights [O, K]."""
         return self.squares - 2 * float((self.cross * step).sum()) + float(((step @ self.moments) * step).sum())
 

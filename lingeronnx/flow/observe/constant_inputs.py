@@ -26,7 +26,7 @@ class ConstantInputDetector:
         self._names = {spec.name for spec in inputs if spec.axis is not None and spec.name not in fed_back}
         self._seen: dict[str, tuple[float, float, int, bool]] = {}  # least and largest value, elements, whether float
 
-    def of(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def watch_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches."""
         for feeds, labels in batches:
             for name in self._names & feeds.keys():

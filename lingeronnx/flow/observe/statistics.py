@@ -59,7 +59,7 @@ _MIN_BIN_EXPONENT = -140  # exponent of the bin width for an all-zero tensor
 class TensorStats:
     """What was seen of one tensor.
 
-    count, minimum, maximum, squares : number of elements, range and sum of squares (float64)
+    count, minimum, maximum, sum_of_squares : number of elements, range and sum of squares (float64)
     exponent : bins are 2**exponent wide (before `factor`)
     bins : int64 [2 * HALF]; bin k counts values in [(k - HALF) * width, (k - HALF + 1) * width)
     factor : the tensor's values are this times what the other fields say (see `scaled`)
@@ -68,13 +68,15 @@ class TensorStats:
     count: int
     minimum: float
     maximum: float
-    squares: float
+    sum_of_squares: float
     exponent: int
     bins: np.ndarray
     factor: float = 1.0
 
     @classmethod
-    def of(cls, array: np.ndarray, span: tuple[float, float] | None = None, factors: np.ndarray = _ONE) -> TensorStats:
+    def from_array(
+        cls, array: np.ndarray, span: tuple[float, float] | None = None, factors: np.ndarray = _ONE
+    ) -> TensorStats:
         """Return the statistics of one array of finite numbers (float32 or float64), at least one element.
 
         factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is looked at. span :
@@ -82,10 +84,10 @@ class TensorStats:
         """
         low, high = _value_range(array, factors) if span is None else span
         nothing = cls(0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64))
-        return nothing.with_more(array, (low, high), factors)
+        return nothing.extend_with(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Return the statistics of both together; exact but for the rounding of `squares`.
+        """Return the statistics of both together; exact but for the rounding of `sum_of_squares`.
 
         Both must have the same `factor`.
         """
@@ -95,15 +97,15 @@ class TensorStats:
             count=self.count + other.count,
             minimum=min(self.minimum, other.minimum),
             maximum=max(self.maximum, other.maximum),
-            squares=self.squares + other.squares,
+            sum_of_squares=self.sum_of_squares + other.sum_of_squares,
             exponent=exponent,
             bins=_merge_bins(self.bins, exponent - self.exponent) + _merge_bins(other.bins, exponent - other.exponent),
         )
 
-    def with_more(self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE) -> TensorStats:
+    def extend_with(self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE) -> TensorStats:
         """Return the statistics of this and of one array more, as `merge` would; the bins are counted on in place.
 
-        span, factors : as for `of`. This value must not be used any more.
+        span, factors : as for `from_array`. This value must not be used any more.
         """
         from simulator.histogram import accumulate_histogram
 
@@ -115,7 +117,7 @@ class TensorStats:
             count=self.count + array.size,
             minimum=min(self.minimum, span[0]),
             maximum=max(self.maximum, span[1]),
-            squares=self.squares + squares,
+            sum_of_squares=self.sum_of_squares + squares,
             exponent=exponent,
             bins=bins,
         )
@@ -123,7 +125,7 @@ class TensorStats:
     def scaled(self, factor: float) -> TensorStats:
         """Return the statistics of `factor` (> 0) times the tensor; exact."""
         scaled = replace(self, factor=self.factor * factor)
-        vars(scaled)["_filled"] = self._filled
+        vars(scaled)["_filled"] = self._nonzero_bin_positions
         return scaled
 
     @property
@@ -137,27 +139,27 @@ class TensorStats:
         return self.maximum * self.factor
 
     @property
-    def power(self) -> float:
+    def mean_square(self) -> float:
         """Return the mean of the squares."""
-        return self.squares / self.count * self.factor**2
+        return self.sum_of_squares / self.count * self.factor**2
 
-    def occupied(self) -> tuple[np.ndarray, np.ndarray]:
+    def nonzero_bins(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (centres float64, counts int64) of the bins that hold anything."""
-        places, counts = self._filled
+        places, counts = self._nonzero_bin_positions
         return places * (np.ldexp(1.0, self.exponent) * self.factor), counts
 
     @cached_property
-    def _filled(self) -> tuple[np.ndarray, np.ndarray]:
+    def _nonzero_bin_positions(self) -> tuple[np.ndarray, np.ndarray]:
         """The centres of the bins that hold anything, in widths, and their counts: looked for once, they are few."""
         index = np.flatnonzero(self.bins)
         return index - HALF_BINS + 0.5, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None) -> float:
+    def quantization_error(self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
         """
-        centres, counts = self.occupied()
+        centres, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
         if consumer is not None:
             rounded, centres = consumer.held(rounded), consumer.curve(centres)
@@ -248,7 +250,9 @@ def collect_stats(
                     "check the model and how its inputs are scaled"
                 )
             old = stats.get(name)
-            stats[name] = TensorStats.of(array, span, even) if old is None else old.with_more(array, span, even)
+            stats[name] = (
+                TensorStats.from_array(array, span, even) if old is None else old.extend_with(array, span, even)
+            )
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return {**{name: known_stats[name] for name in names if name in known_stats}, **stats}

@@ -30,18 +30,19 @@ _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 class CalibrationResult:
     """The prepared model after calibration under an `effort`.
 
-    parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
+    partition : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
     tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
-    soft : the tensors that Softmaxes alone read, of which only what has a share was counted. shared : their scales.
+    softmax_axes : the tensors that Softmaxes alone read, of which only what has a share was counted. shared : their
+    scales.
     """
 
     effort: str
-    parts: Partition
-    even: Mapping[str, np.ndarray]
+    partition: Partition
+    equalization_factors: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
-    channels: Mapping[str, ChannelStats] = field(default_factory=dict)
-    soft: Mapping[str, int] = field(default_factory=dict)
+    channel_stats: Mapping[str, ChannelStats] = field(default_factory=dict)
+    softmax_axes: Mapping[str, int] = field(default_factory=dict)
     shared: Sequence[SharedScaleGroup] = ()
 
 
@@ -54,14 +55,14 @@ def calibrate_model(
     the tensors whose factors are the same now.
     """
     target, conf = prepared.target, prepared.conf
-    parts = prepared.parts.on(ir.clone(prepared.graph))
+    parts = prepared.parts.with_graph(ir.clone(prepared.graph))
     few = choose_batch_size(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
-    channels = {} if previous is None else dict(previous.channels)
+    channels = {} if previous is None else dict(previous.channel_stats)
     if conf.effort != "fast":
         feeds = prepared.data.first(choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
-        pieces = list(prepared.data.pieces(feeds, few))
+        pieces = list(prepared.data.split_feeds(feeds, few))
         even = equalize_channels(parts, pieces, resolve_scale_policy(prepared, parts), prepared.runner, channels)
         wide = find_16bit_state_tensors(parts, conf.state, target) if conf.bits < 16 else parts.activations
         notes += format_cell_clipping(parts, target, feeds, wide)
@@ -79,21 +80,21 @@ def calibrate_model(
         runner, factors_left = FloatRunner(parts.graph, names), {}
     known = {} if previous is None or runner is not prepared.runner else _reusable_stats(previous, even, soft)
     watched = ConstantInputDetector(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
-    batches = watched.of(prepared.data.batches(few))
+    batches = watched.watch_batches(prepared.data.batches(few))
     stats = collect_stats(
         runner, batches, names, factors=factors_left, known_stats=known, softmax_axes=soft, on_batch=count
     )
     trim_memory()
-    alike = previous is not None and previous.parts.floats == parts.floats
+    alike = previous is not None and previous.partition.floats == parts.floats
     shared = previous.shared if previous is not None and alike else group_shared_scales(parts, target)
     return CalibrationResult(
         effort=conf.effort,
-        parts=parts,
-        even=even,
+        partition=parts,
+        equalization_factors=even,
         stats=stats,
         notes=[*notes, *watched.notes()],
-        channels=channels,
-        soft=soft,
+        channel_stats=channels,
+        softmax_axes=soft,
         shared=shared,
     )
 
@@ -106,5 +107,6 @@ def _reusable_stats(
     return {
         name: stats
         for name, stats in before.stats.items()
-        if np.array_equal(before.even.get(name, one), even.get(name, one)) and before.soft.get(name) == soft.get(name)
+        if np.array_equal(before.equalization_factors.get(name, one), even.get(name, one))
+        and before.softmax_axes.get(name) == soft.get(name)
     }

@@ -34,14 +34,14 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
     _check_granularity(plan, graph, target)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
-    parts = Partition.of(graph, plan.floats, target)
+    parts = Partition.build(graph, plan.floats, target)
     _check_complete(plan, parts, target)
     check_zero_points(plan, parts, target)
     transforms = {name: np.array(t.factor) for name, t in plan.transforms.items()}
     factors.apply_factors(parts, transforms)
     set_host_factors(graph, host, transforms)
     plan, moves = legalize(plan, parts, group_shared_scales(parts, target), target)
-    return PlannedModel.of(prepared, parts, plan, moves)
+    return PlannedModel.create(prepared, parts, plan, moves)
 
 
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:
@@ -79,7 +79,7 @@ def _check_names(plan: Plan, graph: ir.Model) -> None:
 def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
     """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
     free = partition.wide_outputs(target)
-    weights = [ir.input_name(node, index) for node, op in partition.nodes for index in op.parameters(node)]
+    weights = [ir.input_name(node, index) for node, op in partition.integer_nodes for index in op.weight_inputs(node)]
     for name in (*partition.activations, *weights):
         if name not in plan.tensors and name not in free:
             raise ConfigError(
@@ -90,10 +90,10 @@ def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
 def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
     """Raise ConfigError for scales per channel and zero points where `target` has none or no weight is."""
     readers = {
-        ir.input_name(node, index): (op.format, ir.get_shape(node.inputs[index]))
+        ir.input_name(node, index): (op.integer_op, ir.get_shape(node.inputs[index]))
         for node in graph.graph
         if (op := find_lowering_rule(node, target)[0]) is not None
-        for index in op.parameters(node)
+        for index in op.weight_inputs(node)
     }
     for name, q in plan.tensors.items():
         if q.shifted and not target.zero_points:
@@ -124,7 +124,7 @@ def _check_groups(name: str, qparams: Affine, op_format: Format | None, shape: t
     """Raise ConfigError for groups of a weight that has none, of another size, or in no ratio of whole numbers."""
     assert isinstance(qparams.granularity, PerGroup)
     size, have = qparams.granularity.size, list(qparams.scales.shape)
-    taken = op_format is not None and op_format.grouped and shape is not None
+    taken = op_format is not None and op_format.supports_group_scales and shape is not None
     wanted = [int(shape[0] or 0), -(-int(shape[1] or 0) // size)] if taken and shape is not None else []
     if not taken or qparams.bits > 8 or qparams.axis != 1 or have != wanted:
         why = (
@@ -145,7 +145,7 @@ def _check_groups(name: str, qparams: Affine, op_format: Format | None, shape: t
 def _check_values(plan: Plan, graph: ir.Model, target: Target) -> None:
     values = {str(v.name): v for v in ir.iter_values(graph)}
     for name, q in plan.tensors.items():
-        widths = target.bits if name in values else target.weight_widths
+        widths = target.bits if name in values else target.all_weight_bits
         if q.bits not in {*widths, *target.out_bits, *target.curve_bits}:
             raise ConfigError(
                 f"the plan holds '{name}' in {q.bits} bits; {target.name} computes in "

@@ -45,7 +45,7 @@ def plan_imported_model(
     tool's plan are rounded at its scales.
     """
     target, conf = prepared.target, prepared.conf
-    parts = prepared.parts.on(ir.clone(prepared.graph))
+    parts = prepared.parts.with_graph(ir.clone(prepared.graph))
     shared = group_shared_scales(parts, target)
     known = [any(name in imported.activations for name in group.tensors) for group in shared]
     missing = [group.tensors[-1] for group, told in zip(shared, known, strict=True) if not told]
@@ -59,28 +59,34 @@ def plan_imported_model(
     real = {} if prepared.synthetic else scaled
     scales, taken = import_activation_qparams(imported, shared, target, conf, real, ranged)
     weights, grids = import_weight_qparams(imported, parts, target, conf)
-    lent = import_external_weight_scales(imported, parts, target, conf) if imported.tool else ImportedWeights()
+    lent = import_external_weight_scales(imported, parts, target, conf) if imported.source_tool else ImportedWeights()
     pinned = find_saturated_clip_bounds(parts, target)
-    free = {n for group in shared if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
+    free = {
+        n for group in shared if any(t in pinned or t in own.overrides for t in group.tensors) for n in group.tensors
+    }
     kept = {
-        name: q for name, q in {**scales, **weights, **lent.held}.items() if name not in free and name not in own.own
+        name: q
+        for name, q in {**scales, **weights, **lent.held}.items()
+        if name not in free and name not in own.overrides
     }
     parts, plan, notes = assign_with_float_fallback(
         parts, shared, scaled, target, replace(own, held=kept), conf.require_chip
     )
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
-    if imported.tool:
-        taken = update_applied_qparams([*taken, *lent.taken], plan.tensors)
+    if imported.source_tool:
+        taken = update_applied_qparams([*taken, *lent.imported], plan.tensors)
         refused = collect_rejections(imported, taken, lent)
-        lines = format_plan_import(imported.tool, taken, refused, missing, prepared.synthetic, conf.notes == "full")
+        lines = format_plan_import(
+            imported.source_tool, taken, refused, missing, prepared.synthetic, conf.notes == "full"
+        )
     else:
         taken, refused = [*taken, *measure_weight_conversion(parts, plan.tensors, grids)], {}
         lines = format_model_import(taken, missing, prepared.synthetic, conf.notes == "full")
     invented = is_synthetic(prepared.original) or (prepared.synthetic and bool(missing))
     plan = replace(plan, synthetic=invented, settings=conf.of_scales)
     return replace(
-        PlannedModel.of(prepared, parts, plan, [*lines, *notes]),
+        PlannedModel.create(prepared, parts, plan, [*lines, *notes]),
         ranges={name: (s.low, s.high) for name, s in scaled.items()},
-        taken=taken,
-        refused=refused,
+        imported_qparams=taken,
+        rejected_tensors=refused,
     )

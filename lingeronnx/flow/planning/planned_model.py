@@ -33,7 +33,7 @@ class PlanBasis:
     """
 
     stats: Mapping[str, TensorStats] = field(default_factory=dict)
-    choice: ScalePolicy | None = None
+    policy: ScalePolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -43,35 +43,35 @@ class PlannedModel:
     original : the user's graph, with its `target`, settings and calibration data. weights_fixed : whether the weights
     stay as another tool has rounded them.
     ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
-    observed : what the scales were chosen from; None where the plan was made elsewhere.
-    taken : the scales that came with the model, or with a plan of another tool. refused : {what such a plan speaks of:
-    why its scale is not taken}.
+    calibration : what the scales were chosen from; None where the plan was made elsewhere.
+    imported_qparams : the scales that came with the model, or with a plan of another tool. refused : {what such a plan
+    speaks of: why its scale is not taken}.
     """
 
     original: ir.Model
     target: Target
-    conf: QuantConfig
+    config: QuantConfig
     data: Data
     weights_fixed: bool
-    parts: Partition
+    partition: Partition
     plan: Plan
     notes: Sequence[str]
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: PlanBasis = field(default_factory=PlanBasis)
-    observed: CalibrationResult | None = None
-    taken: Sequence[ImportedQParams] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    calibration: CalibrationResult | None = None
+    imported_qparams: Sequence[ImportedQParams] = ()
+    rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]) -> PlannedModel:
+    def create(cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]) -> PlannedModel:
         """Return a plan for `prepared`, with nothing said yet of where its scales come from."""
         return cls(
             original=prepared.original,
             target=prepared.target,
-            conf=prepared.conf,
+            config=prepared.conf,
             data=prepared.data,
             weights_fixed=prepared.weights_fixed,
-            parts=partition,
+            partition=partition,
             plan=plan,
             notes=notes,
         )
@@ -87,15 +87,18 @@ class PlannedModel:
     @property
     def graph(self) -> ir.Model:
         """The float graph that the plan speaks of."""
-        return self.parts.graph
+        return self.partition.graph
 
     @cached_property
-    def runner(self) -> FloatRunner:
+    def float_runner(self) -> FloatRunner:
         """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
         outputs = {str(v.name) for v in self.graph.graph.outputs}
-        return FloatRunner(self.graph, outputs | find_refinable_layers(self.parts).keys())
+        return FloatRunner(self.graph, outputs | find_refinable_layers(self.partition).keys())
 
     @cached_property
-    def summing(self) -> FloatRunner:
-        """What runs the float graph for methods that look at sums as well: what `runner` has, and what is added."""
-        return FloatRunner(self.graph, required_float_tensors(self.parts))
+    def float_runner_with_sums(self) -> FloatRunner:
+        """What runs the float graph for methods that look at sums as well.
+
+        What `float_runner` has, and what is added.
+        """
+        return FloatRunner(self.graph, required_float_tensors(self.partition))

@@ -42,20 +42,20 @@ def refine_weights(
     same model, refined by the same methods on the same data, and what came of it: layers that the same integers reach
     are taken over.
     """
-    if planned.conf.effort == "fast" or planned.weights_fixed:
+    if planned.config.effort == "fast" or planned.weights_fixed:
         return planned.graph
     copy = ir.clone(planned.graph)
     options = RefinementOptions() if options is None else options
-    parts, plan = planned.parts.on(copy), planned.plan
+    parts, plan = planned.partition.with_graph(copy), planned.plan
     known = set() if previous is None else _unchanged_layers(planned, previous[0], options)
     if previous is not None and known:
         _copy_refined_layers(parts, previous[1], known)
     if known == find_refinable_layers(parts).keys():
         return copy
-    data, budget = planned.data, planned.conf.budget
+    data, budget = planned.data, planned.config.budget
     feeds = select_refinement_samples(planned) if feeds is None else feeds
-    pieces = list(data.pieces(feeds, choose_batch_size(bytes_per_sample(copy), _SAMPLES, budget)))
-    runner = planned.summing if find_compensated_sums(parts, plan, options) else planned.runner
+    pieces = list(data.split_feeds(feeds, choose_batch_size(bytes_per_sample(copy), _SAMPLES, budget)))
+    runner = planned.float_runner_with_sums if find_compensated_sums(parts, plan, options) else planned.float_runner
     refine_layers(
         parts,
         plan,
@@ -75,7 +75,9 @@ def refine_weights(
 
 def select_refinement_samples(planned: PlannedModel, max_samples: int = _SAMPLES) -> dict[str, np.ndarray]:
     """Return the samples for refining weights: as many as fit the memory budget, at most `max_samples`."""
-    return planned.data.first(choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.conf.budget))
+    return planned.data.first(
+        choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.config.budget)
+    )
 
 
 # ---- layers that were refined before -----------------------------------------------------------------------------
@@ -85,9 +87,9 @@ def _unchanged_layers(now: PlannedModel, before: PlannedModel, options: Refineme
     """Return the layers that the two plans compute, and refine, alike: from the same integers, at the same scales."""
     same_layers = set()
     layers, old = _LayerDigests(now, options), _LayerDigests(before, options)
-    for name, node in find_refinable_layers(now.parts).items():
+    for name, node in find_refinable_layers(now.partition).items():
         weight = ir.input_name(node, 1)
-        same = layers.seen(name) == old.seen(name) is not None
+        same = layers.digest_of(name) == old.digest_of(name) is not None
         if same and all(now.plan.tensors.get(n) == before.plan.tensors.get(n) for n in (name, weight)):
             same_layers.add(name)
     return same_layers
@@ -97,16 +99,16 @@ class _LayerDigests:
     """What the layers of a plan are computed from, before they are refined."""
 
     def __init__(self, planned: PlannedModel, options: RefinementOptions) -> None:
-        lowered = lower(planned.parts, planned.plan, planned.target)
+        lowered = lower(planned.partition, planned.plan, planned.target)
         self._floats, integers = compute_value_digests(planned.graph), compute_value_digests(lowered.graph)
-        self._sums = find_compensated_sums(planned.parts, planned.plan, options)
+        self._sums = find_compensated_sums(planned.partition, planned.plan, options)
         self._integers: dict[str, bytes | None] = {}
         for node in lowered.graph.graph:
             name = str(node.outputs[0].name)
-            if name in lowered.layers and len(node.inputs) > 1 and ir.const_value(node.inputs[1]) is not None:
-                self._integers.setdefault(lowered.layers[name], integers.get(name))
+            if name in lowered.layer_outputs and len(node.inputs) > 1 and ir.const_value(node.inputs[1]) is not None:
+                self._integers.setdefault(lowered.layer_outputs[name], integers.get(name))
 
-    def seen(self, name: str) -> tuple[bytes, bytes] | None:
+    def digest_of(self, name: str) -> tuple[bytes, bytes] | None:
         """Return digests of the float tensor `name` and of its integers; None where more than these count."""
         both = self._floats.get(name), self._integers.get(name)
         return None if name in self._sums or None in both else both  # type: ignore[return-value]

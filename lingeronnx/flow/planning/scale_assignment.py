@@ -34,12 +34,16 @@ _OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
 
 def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> PlannedModel:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
-    target, conf, parts = prepared.target, prepared.conf, observed.parts.on(ir.clone(observed.parts.graph))
+    target, conf, parts = (
+        prepared.target,
+        prepared.conf,
+        observed.partition.with_graph(ir.clone(observed.partition.graph)),
+    )
     shared, choice = observed.shared, resolve_scale_policy(prepared, parts)
     host, alike = insert_host_scaling(parts, shared, observed.stats, target, choice)
     stats = {**observed.stats, **{new: observed.stats[name] for new, name in alike.items()}}
     if host:
-        parts = parts.with_floats(host)
+        parts = parts.with_added_floats(host)
         shared, choice = group_shared_scales(parts, target), resolve_scale_policy(prepared, parts)
     ranged = fit_range_factors(
         parts,
@@ -60,20 +64,20 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
             parts, plan, shared, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces)
         )
         trim_memory()
-        choice = choice.with_scales(less)
+        choice = choice.with_fixed_scales(less)
         if less:
             parts, plan, notes = assign_with_float_fallback(parts, shared, scaled, target, choice, conf.require_chip)
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
-    both = factors.multiply_factors(observed.even, ranged)
+    both = factors.multiply_factors(observed.equalization_factors, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
     plan = replace(plan, transforms=changed, scaled=alike, synthetic=prepared.synthetic, settings=conf.of_scales)
     if conf.bits < 16 and (wide := find_16bit_state_tensors(parts, conf.state, target)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return replace(
-        PlannedModel.of(prepared, parts, plan, [*observed.notes, *notes]),
+        PlannedModel.create(prepared, parts, plan, [*observed.notes, *notes]),
         ranges={name: (s.low, s.high) for name, s in scaled.items()},
         basis=PlanBasis(scaled, choice),
-        observed=observed,
+        calibration=observed,
     )
 
 
@@ -83,7 +87,7 @@ def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray
     outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
     budget = prepared.conf.budget
     feeds = prepared.data.first(choose_batch_size(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
-    return list(prepared.data.pieces(feeds, prepared.few))
+    return list(prepared.data.split_feeds(feeds, prepared.comparison_batch_size))
 
 
 def _float_outputs(
@@ -106,9 +110,9 @@ def assign_with_float_fallback(
         try:
             return partition, *assign_qparams(partition, shared_groups, stats, target, policy)
         except UnsupportedScaleError as error:
-            if strict or any("scale" in policy.own.get(name, {}) for name in error.tensors):
+            if strict or any("scale" in policy.overrides.get(name, {}) for name in error.tensors):
                 raise
-            why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.least} at least"
-            kept = partition.touching(error.tensors)
-            partition = partition.without(dict.fromkeys(kept, why))
+            why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.min_exponent} at least"
+            kept = partition.nodes_touching(error.tensors)
+            partition = partition.move_to_float(dict.fromkeys(kept, why))
             shared_groups = group_shared_scales(partition, target)

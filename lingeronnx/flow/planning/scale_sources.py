@@ -51,7 +51,7 @@ def plan_model(
 def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
     """Raise `OutputChangedError` where the graph that the plan speaks of is another function than the user's."""
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
-    check_outputs_unchanged(prepared.source, planned.runner, outputs, prepared.data.first())
+    check_outputs_unchanged(prepared.source, planned.float_runner, outputs, prepared.data.first())
 
 
 def plan_without_range_transforms(
@@ -64,7 +64,7 @@ def plan_without_range_transforms(
     fast = prepared.without_effort
     planned = assign_scales(fast, calibrate_model(fast, progress, previous))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)
-    return replace(planned, conf=prepared.conf, plan=plan)
+    return replace(planned, config=prepared.conf, plan=plan)
 
 
 def _replan_without_transforms(

@@ -40,7 +40,7 @@ def load_calibration_data(
         calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
         data = Data(calls.items, specs, limit=config.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
-        data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
+        data.notes.append(f"states are fed back over {calls.call_count} calls" if calls.call_count > 1 else alone)
         return data, calls
     source = calib if calib is not None else [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
     data = Data(

@@ -92,12 +92,12 @@ class PreparedModel:
     @property
     def weights_fixed(self) -> bool:
         """Whether the weights are those that another tool has rounded, and stay as they are."""
-        return self.read is not None and not self.read.tool
+        return self.read is not None and not self.read.source_tool
 
     @property
-    def movable(self) -> bool:
+    def allows_layer_offload(self) -> bool:
         """Whether layers may move to the host, so that the chip runs the rest in parts: with `max_parts`."""
-        return self.conf.max_parts is not None and self.target.packs and self.read is None
+        return self.conf.max_parts is not None and self.target.has_packer and self.read is None
 
     @cached_property
     def input_bytes(self) -> int:
@@ -105,7 +105,7 @@ class PreparedModel:
         return sum(array.nbytes for array in self.data.first().values())
 
     @property
-    def few(self) -> int:
+    def comparison_batch_size(self) -> int:
         """How many samples outputs are compared on at a time."""
         return choose_batch_size(bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget)
 
@@ -132,10 +132,10 @@ class PreparedModel:
     @cached_property
     def moved(self) -> dict[str, str]:
         """{node: why} of what the host computes though the chip could, and though nobody asked for it."""
-        able = self.with_host({}).parts.ops
+        able = self.with_host_nodes({}).parts.ops
         return {name: why for name, why in self.parts.floats.items() if name in able}
 
-    def with_host(self, nodes: Mapping[str, str]) -> PreparedModel:
+    def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
         return replace(
             self, parts=partition_with_clip_fallback(self.graph, self.target, {**nodes, **self.skip}, self.conf.bits)
@@ -176,7 +176,7 @@ def prepare_model(
 
     def partition_rewritten(changed: RewriteResult) -> PreparedModel:
         left = {**collect_host_reasons(changed.graph), **find_state_packing(changed.graph, conf.state, target)}
-        skip = {**left, **changed.selectors.skipped(conf.skip)}
+        skip = {**left, **changed.selectors.resolve_skips(conf.skip)}
         return PreparedModel(
             original=original,
             parts=partition_with_clip_fallback(changed.graph, target, skip, conf.bits),
@@ -185,13 +185,13 @@ def prepare_model(
             target=target,
             conf=conf,
             data=data,
-            fitted=changed.fitted,
+            fitted=changed.rewrites,
             notes=notes,
             stem=Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant",
             synthetic=calib is None,
             skip=skip,
             calls=calls,
-            reasons=record.last_reasons(),
+            reasons=record.get_skip_reasons(),
             read=None if conf.requantize else brought,
             digest=digest,
             fixed=fixed,
@@ -200,7 +200,7 @@ def prepare_model(
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
     prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, record, partition_rewritten))
-    notes[:] = [*data.notes, *notes, *rewriter.notes(), *(record.reasons() if conf.notes == "full" else ())]
+    notes[:] = [*data.notes, *notes, *rewriter.notes(), *(record.format_skip_reasons() if conf.notes == "full" else ())]
     return prepared
 
 
@@ -218,9 +218,9 @@ def _format_tail_note(tail: DynamicTail | None) -> list[str]:
     """Return a note on what was cut off."""
     if tail is None:
         return []
-    what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
-    behind = f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's"
-    return [f"{behind}; what is measured is what they read: {', '.join(tail.reads)}"]
+    what = "operators that nobody here knows" if tail.has_unknown_operator else "sizes that the data decide"
+    behind = f"{what}: {len(tail.host_reasons)} nodes from {next(iter(tail.host_reasons))} on are the host's"
+    return [f"{behind}; what is measured is what they read: {', '.join(tail.input_names)}"]
 
 
 def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
@@ -241,7 +241,7 @@ def _rewrite_checked(
                 prepared.source, prepared.runner, _output_names(prepared.original), prepared.data.first()
             )
         except (OutputChangedError, ModelError) as wrong:
-            rewriter.leave_out_wrong(wrong)
+            rewriter.exclude_breaking_pass(wrong)
         else:
             return prepared
 
@@ -249,7 +249,7 @@ def _rewrite_checked(
 def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
     """Return the same model, what reads or writes infinite values left to the host."""
     while more := _find_nonfinite_nodes(prepared):
-        prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
+        prepared = replace(prepared.with_host_nodes(more), skip={**more, **prepared.skip})
     return prepared
 
 
@@ -268,13 +268,13 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
             reached.update(str(value.name) for value in node.outputs)
     strange = _find_nonfinite_tensors(prepared, reached.intersection(prepared.parts.activations))
     why = "it reads or writes infinite values, which come from a constant of the model"
-    return dict.fromkeys(prepared.parts.touching(strange), why)
+    return dict.fromkeys(prepared.parts.nodes_touching(strange), why)
 
 
 def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
     """Return which of the tensors are infinite somewhere."""
     found = set[str]()
-    feeds = _iter_samples(prepared.data, prepared.few)
+    feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
     while names and (feed := next(feeds, None)) is not None:
         tensors = prepared.runner.run(feed, names)
         found |= {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
@@ -284,7 +284,7 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
 
 def _iter_samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield all samples, a few at a time; the first alone where they can be read once only."""
-    if not data.rereadable:
+    if not data.is_rereadable:
         yield data.first(few)
         return
     for feed, _ in data.batches(few):
@@ -321,8 +321,10 @@ def _import_checked(model: ir.Model) -> ImportedQuantization:
 def _import_encodings(encodings: Encodings, model: ir.Model) -> tuple[ImportedQuantization, list[str]]:
     """Return what another tool's plan means for the float `model`; ConfigError where it has scales of its own."""
     if is_quantized(model):
-        raise ConfigError(f"{encodings.where} ({encodings.tool}) is for a float model; this one is quantized already")
-    return encodings.on(model), []
+        raise ConfigError(
+            f"{encodings.source_name} ({encodings.tool}) is for a float model; this one is quantized already"
+        )
+    return encodings.resolve_for(model), []
 
 
 def normalize_model(

@@ -75,7 +75,9 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
 
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
     op, _ = find_lowering_rule(node, target)
-    return op.moves if op is not None else node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
+    return (
+        op.is_data_movement if op is not None else node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
+    )
 
 
 def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[ir.Node]:
@@ -209,8 +211,8 @@ def find_16bit_state_tensors(partition: Partition, state: Mapping[str, str], tar
     inside = set(find_state_ancestors(partition.graph, state))
     weights = [
         ir.input_name(node, index)
-        for node, op in partition.nodes
-        for index in op.parameters(node)
+        for node, op in partition.integer_nodes
+        for index in op.weight_inputs(node)
         if any(str(v.name) in inside for v in node.outputs)
     ]
     return [*(name for name in partition.activations if name in inside), *weights]

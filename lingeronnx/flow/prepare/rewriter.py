@@ -54,13 +54,13 @@ class RewriteResult(NamedTuple):
 
     graph: ir.Model
     selectors: Selectors
-    fitted: list[AppliedRewrite]
+    rewrites: list[AppliedRewrite]
 
 
 class Rewriter:
     """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample. Without `source` nothing is compared.
 
-    left_out : {pass: why} of the passes that are left out by now.
+    excluded_passes : {pass: why} of the passes that are left out by now.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Rewriter:
         target: Target,
         config: QuantConfig,
     ) -> None:
-        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, config
-        self.left_out: dict[str, str] = {}
+        self._original, self._source, self._feed, self._target, self._conf = original, source, feed, target, config
+        self.excluded_passes: dict[str, str] = {}
 
     def run(self, watch: PassObserver | None = None) -> RewriteResult:
         """Return the graph rewritten by all passes but those that are left out, and those that fail."""
@@ -82,11 +82,11 @@ class Rewriter:
             try:
                 return RewriteResult(graph, selectors, self._rewrite(graph, selectors, watch))
             except PassError as error:
-                if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in self.left_out:
+                if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in self.excluded_passes:
                     raise
-                self.left_out[error.step] = f"it failed: {error.__cause__ or error}"
+                self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
-    def leave_out_wrong(self, cause: Exception) -> None:
+    def exclude_breaking_pass(self, cause: Exception) -> None:
         """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
         if is_strict_mode():
             raise cause
@@ -94,34 +94,34 @@ class Rewriter:
         assert source is not None
         try:
             graph = ir.clone(self._original)
-            self._rewrite(graph, Selectors(self._original, graph), self._compare(source))
+            self._rewrite(graph, Selectors(self._original, graph), self._make_output_watch(source))
         except _BrokenPass as wrong:
-            if wrong.step in REQUIRED_PASSES or wrong.step in self.left_out:
+            if wrong.step in REQUIRED_PASSES or wrong.step in self.excluded_passes:
                 raise cause from None
-            self.left_out[wrong.step] = wrong.why
+            self.excluded_passes[wrong.step] = wrong.why
         else:
             raise cause
 
     def notes(self) -> list[str]:
         """Return one line for each pass that is left out."""
-        return [format_skipped_pass(step, why) for step, why in self.left_out.items()]
+        return [format_skipped_pass(step, why) for step, why in self.excluded_passes.items()]
 
     def _rewrite(self, graph: ir.Model, selectors: Selectors, watch: PassObserver | None) -> list[AppliedRewrite]:
-        resolve_control_flow(graph, self._feed, watch, self.left_out)
-        normalize(graph, watch, self.left_out)
+        resolve_control_flow(graph, self._feed, watch, self.excluded_passes)
+        normalize(graph, watch, self.excluded_passes)
         if not is_fully_shaped(graph):
             trace_shapes(graph, self._feed)
-        if not self._conf.fit or _FIT in self.left_out:
+        if not self._conf.fit or _FIT in self.excluded_passes:
             return []
         try:
-            fitted = legalize_graph(graph, self._row, selectors.skipped(self._conf.skip))
+            fitted = legalize_graph(graph, self._target, selectors.resolve_skips(self._conf.skip))
         except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
             raise PassError(_FIT, f"fitting failed: {error}") from error
         if watch is not None:
             watch(PassRun(_FIT, len(fitted)), graph)
         return fitted
 
-    def _compare(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
+    def _make_output_watch(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
         """Return a watch that raises behind the first pass that changes an output, and says where."""
         names = [str(v.name) for v in self._original.graph.outputs]
         before = ir.clone(self._original)
@@ -133,12 +133,12 @@ class Rewriter:
             try:
                 check_outputs_unchanged(source, FloatRunner(graph, names), names, self._feed)
             except (OutputChangedError, ModelError) as error:
-                raise _BrokenPass(step.name, f"{error}{self._place(before, graph)}") from error
+                raise _BrokenPass(step.name, f"{error}{self._first_changed_node(before, graph)}") from error
             before = ir.clone(graph)
 
         return watch
 
-    def _place(self, before: ir.Model, after: ir.Model) -> str:
+    def _first_changed_node(self, before: ir.Model, after: ir.Model) -> str:
         """Return which node's output is the first that `after` computes in another way; nothing where none is."""
         try:
             have = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}

@@ -25,15 +25,19 @@ class Selectors:
     original: ir.Model
     graph: ir.Model
 
-    def nodes(self, selector: str) -> list[ir.Node]:
+    def resolve_nodes(self, selector: str) -> list[ir.Node]:
         """Return the nodes of the normalised graph that `selector` stands for; none where what it names is folded."""
         chosen = select_nodes(self.original, selector)
         names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
         return [n for n in self.graph.graph if names & {ir.origin_name(n), *(str(v.name) for v in n.outputs)}]
 
-    def skipped(self, selectors: Iterable[str]) -> dict[str, str]:
+    def resolve_skips(self, selectors: Iterable[str]) -> dict[str, str]:
         """Return {node of the normalised graph: reason} for the nodes the user leaves in float."""
-        return {str(node.name): f"skipped by '{selector}'" for selector in selectors for node in self.nodes(selector)}
+        return {
+            str(node.name): f"skipped by '{selector}'"
+            for selector in selectors
+            for node in self.resolve_nodes(selector)
+        }
 
     def tensors(self, selector: str) -> list[str]:
         """Return the tensors of the normalised graph that `selector` stands for; ConfigError where none is left."""

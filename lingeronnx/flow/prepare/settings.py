@@ -29,7 +29,7 @@ def resolve_target(config: QuantConfig) -> Target:
     """Return the target that `config` names, with the prices it names; ConfigError where it lacks what is asked for."""
     target = get_target(config.platform)
     config.check_platform(target)
-    return config.time.target(target)
+    return config.time.apply_to(target)
 
 
 def adapt_config_to_import(config: QuantConfig, target: Target, imported: ImportedQuantization) -> QuantConfig:

@@ -46,11 +46,11 @@ def suggest_options(
                 _MAX_PARTS_OPTIONS, f"{', '.join(refused)} refused: layers that stand against it go to the host"
             )
         )
-    if between and prepared.target.packs:
+    if between and prepared.target.has_packer:
         options += _suggest_host_cut(prepared, {entry.node for entry in between})
     if lossy and (groups := find_range_outliers(prepared, planned)):
         options.append(_suggest_16_bits(groups[:_MAX_OPTIONS]))
-    if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
+    if lossy and planned.basis.policy is not None and prepared.read is None and not prepared.synthetic:
         options.append(
             SuggestedOptions(
                 (_SEARCH_OPTIONS,), "looks for the cheapest widths and float layers that bring every output so far"
@@ -111,10 +111,10 @@ def _user_selector(node: ir.Node, original: ir.Model) -> str:
 def _macs_kept_in_integer(prepared: PreparedModel, selectors: Sequence[str]) -> int:
     """Return the multiply-accumulates that stay in integers with these skipped; 0 where floats would stand between."""
     try:
-        skipped = prepared.selectors(prepared.graph).skipped(selectors)
+        skipped = prepared.selectors(prepared.graph).resolve_skips(selectors)
     except ConfigError:  # a node that the user's graph does not know
         return 0
-    parts = prepared.with_host(skipped).parts
-    if split_float_nodes(parts.graph, parts.floats, parts.inside)[0]:
+    parts = prepared.with_host_nodes(skipped).parts
+    if split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0]:
         return 0
-    return sum(count_macs(node) for node, _ in parts.nodes)
+    return sum(count_macs(node) for node, _ in parts.integer_nodes)

@@ -44,7 +44,7 @@ class Candidate:
 
     prepared: PreparedModel
     planned: PlannedModel
-    exact: ir.Model
+    float_graph: ir.Model
     lowered: LoweringResult
     fidelity: Fidelity
 
@@ -53,16 +53,20 @@ class Candidate:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         prepared, planned = self.prepared, self.planned
         graph: ir.Model = self.lowered.graph
-        if planned.conf.objective != ACCURACY:
-            graph.metadata_props[OBJECTIVE_KEY] = planned.conf.objective
+        if planned.config.objective != ACCURACY:
+            graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
         formed: Sequence[AppliedRewrite] = ()
         if not is_split_into_parts(planned):  # of parts each is finished for itself
-            graph, formed = planned.target.finish(graph)
+            graph, formed = planned.target.run_backend_passes(graph)
         if not prepared.synthetic:
             few = choose_batch_size(4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget)
             store_input_moments(graph, prepared.data.first(few))
         store_provenance(graph, prepared.digest, planned.plan.settings, prepared.fixed)
-        fitted = [*prepared.fitted, *_describe_compositions(planned.graph, planned.parts.ops, self.lowered), *formed]
+        fitted = [
+            *prepared.fitted,
+            *_describe_compositions(planned.graph, planned.partition.ops, self.lowered),
+            *formed,
+        ]
         report = build_report(prepared, planned, graph, fitted, self.fidelity)
         return QuantizedModel(
             graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
@@ -77,13 +81,13 @@ class Candidate:
         )
 
     @property
-    def checked(self) -> QuantizedModel:
+    def checked_model(self) -> QuantizedModel:
         """The result; ConstraintError with require_chip where it is not chip-ready."""
         report = self.result.report
         if self.prepared.conf.require_chip and not report.chip_ready:
             raise _not_chip_ready_error(report, self.planned.target)
-        if self.prepared.conf.require_chip and report.time.too_slow is not None:
-            raise ConstraintError(f"too slow: {report.time.too_slow}")
+        if self.prepared.conf.require_chip and report.time.budget_finding is not None:
+            raise ConstraintError(f"too slow: {report.time.budget_finding}")
         return self.result
 
     def with_notes(self, notes: Iterable[str]) -> Candidate:
@@ -105,11 +109,11 @@ def build_candidate(
     target = planned.target
     if prepared.synthetic and float_graph is not planned.graph:  # weights were refined on random inputs
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
-    lowered = lower(planned.parts.on(float_graph), planned.plan, target)
+    lowered = lower(planned.partition.with_graph(float_graph), planned.plan, target)
     session = open_lowered_session(lowered.graph, target, prepared.opened)
     distance = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
     trim_memory()
-    return Candidate(prepared=prepared, planned=planned, exact=float_graph, lowered=lowered, fidelity=distance)
+    return Candidate(prepared=prepared, planned=planned, float_graph=float_graph, lowered=lowered, fidelity=distance)
 
 
 def build_quantized_model(
@@ -119,7 +123,7 @@ def build_quantized_model(
 
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
-    return build_candidate(prepared, planned, float_graph, progress).checked
+    return build_candidate(prepared, planned, float_graph, progress).checked_model
 
 
 def _describe_compositions(graph: ir.Model, ops: Mapping[str, Op], lowered: LoweringResult) -> list[AppliedRewrite]:
@@ -130,18 +134,18 @@ def _describe_compositions(graph: ir.Model, ops: Mapping[str, Op], lowered: Lowe
     """
     kinds = {str(node.name): ir.base_op_type(node) for node in graph.graph}
     composed = []
-    for name, forms in lowered.forms.items():
+    for name, forms in lowered.integer_ops.items():
         if len(forms) > 1:
             counts = Counter(form.name for form in forms)
             words = [operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()]
-            rounding = 0 if ops[name].moves else sum(bool(form.domain) for form in forms)
+            rounding = 0 if ops[name].is_data_movement else sum(bool(form.domain) for form in forms)
             cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
             composed.append(AppliedRewrite(name, f"{kinds[name]} written as {', '.join(words)}", cost))
     return composed
 
 
 def _not_chip_ready_error(report: Report, target: Target) -> ConstraintError:
-    if not target.packs:
+    if not target.has_packer:
         return ConstraintError(f"--require-chip: platform {target.name} is no chip; choose --platform {DEFAULT}")
     against = [f for f in report.findings if f.level not in ("plan", "time")]
     if against:
@@ -151,5 +155,5 @@ def _not_chip_ready_error(report: Report, target: Target) -> ConstraintError:
     node = report.float_nodes[0]
     more = len(report.float_nodes) - 1
     rest = f" (and {more} more)" if more else ""
-    cut = f"; try {' '.join(report.next[0].options)}: {report.next[0].gives}" if report.next else ""
+    cut = f"; try {' '.join(report.next[0].options)}: {report.next[0].effect}" if report.next else ""
     return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}{cut}")

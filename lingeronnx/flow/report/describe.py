@@ -48,32 +48,32 @@ def build_report(
 
     fitted : what was written otherwise. fidelity : how far it is from the float model.
     """
-    target, plan, parts = planned.target, planned.plan, planned.parts
-    fallbacks, host = split_float_nodes(parts.graph, parts.floats, parts.inside)
-    host += [*_tail_nodes(prepared), *(_host_dequant_nodes(graph) if target.packs else [])]
+    target, plan, parts = planned.target, planned.plan, planned.partition
+    fallbacks, host = split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)
+    host += [*_tail_nodes(prepared), *(_host_dequant_nodes(graph) if target.has_packer else [])]
     renamed = target.vendor.names(graph)
     packed, program, formed = None, ProgramReport(), list[AppliedRewrite]()
     cut: list[ProgramPart] = []
-    if target.packs and parts.ops and not fallbacks:
-        packed = target.verdict(extract_chip_part(target.named(graph, renamed), target))
+    if target.has_packer and parts.ops and not fallbacks:
+        packed = target.evaluate_packing(extract_chip_part(target.with_safe_names(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
-    ready = verdict is not None and verdict.chip_ready
-    if target.packs and parts.ops and planned.conf.in_parts and not ready:
+    ready = verdict is not None and verdict.is_chip_ready
+    if target.has_packer and parts.ops and planned.config.in_parts and not ready:
         program, cut = build_program_report(graph, target, renamed)
-        formed = [done for part in cut for done in part.formed]
+        formed = [done for part in cut for done in part.rewrites]
     made = [part.graph for part in cut if part.chip] if cut else [graph]
-    words = "" if packed is None else packed.line
+    words = "" if packed is None else packed.command_line
     file = Path(f"{prepared.stem}.onnx")
     work = _integer_mac_share(parts)
     pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
     saved = _total_time_saved(made, pieces, target.name)
-    time = prepared.conf.time.told(target, pieces, has_host_parts=bool(fallbacks or host))
+    time = prepared.conf.time.estimate_call(target, pieces, has_host_parts=bool(fallbacks or host))
     return Report(
         platform=target.name,
         mode=plan.mode,
         layers=_count_integer_layers(parts, graph),
         chip_ready=ready,
-        is_chip=target.packs,
+        is_chip=target.has_packer,
         integer_macs=work.share,
         unknown_macs=work.unknown,
         float_nodes=fallbacks,
@@ -88,16 +88,16 @@ def build_report(
         cost=None if verdict is None else verdict.cost,
         saved=saved,
         outputs=fidelity.outputs,
-        measured_on=fidelity.on,
+        measured_on=fidelity.measured_on,
         warnings=[*([SYNTHETIC_WARNING] if plan.synthetic else []), *fidelity.warnings],
         doubts=fidelity.doubts,
         parts=fidelity.parts,
-        next=suggest_options(prepared, planned, program, fallbacks, fidelity.lossy),
+        next=suggest_options(prepared, planned, program, fallbacks, fidelity.is_lossy),
         program=program,
         merges=find_merge_options([entry.node for entry in fallbacks], parts.graph, target),
         full=prepared.conf.notes == "full",
-        taken=planned.taken,
-        refused=planned.refused,
+        taken=planned.imported_qparams,
+        refused=planned.rejected_tensors,
     )
 
 
@@ -106,25 +106,25 @@ def _total_time_saved(made: Sequence[ir.Model], verdicts: Sequence[Verdict], pla
 
     verdicts : on these graphs. platform : the chip.
     """
-    noted = [CycleSavings.noted(graph.metadata_props, platform) for graph in made]
+    noted = [CycleSavings.read_metadata(graph.metadata_props, platform) for graph in made]
     if not any(noted):
         return None
-    highs = [round(verdict.time.high) if verdict.time else 0 for verdict in verdicts]
+    highs = [round(verdict.latency.high) if verdict.latency else 0 for verdict in verdicts]
     kept = [CycleSavings(high, high, platform) for saved, high in zip(noted, highs, strict=False) if saved is None]
-    return CycleSavings.total([*(saved for saved in noted if saved is not None), *kept])
+    return CycleSavings.sum_parts([*(saved for saved in noted if saved is not None), *kept])
 
 
 def _format_assumptions(verdict: Verdict | None) -> list[str]:
     """Return the line on what of a verdict is believed, not measured; nothing where there is none."""
-    return [verdict.believed] if verdict is not None and verdict.believed else []
+    return [verdict.assumption_summary] if verdict is not None and verdict.assumption_summary else []
 
 
 def is_split_into_parts(planned: PlannedModel) -> bool:
     """Whether float operators between integers cut the chip's work into parts, and the user wants that."""
-    parts = planned.parts
-    if not planned.target.packs or not planned.conf.in_parts:
+    parts = planned.partition
+    if not planned.target.has_packer or not planned.config.in_parts:
         return False
-    return bool(split_float_nodes(parts.graph, parts.floats, parts.inside)[0])
+    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
 def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
@@ -133,7 +133,7 @@ def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
     if tail is None:
         return []
     kinds = {str(node.name): node.op_type for node in tail.model.graph}
-    return [FloatNode(name, kind, tail.why[name]) for name, kind in kinds.items()]
+    return [FloatNode(name, kind, tail.host_reasons[name]) for name, kind in kinds.items()]
 
 
 def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
@@ -152,7 +152,9 @@ def _integer_mac_share(partition: Partition) -> _MacShare:
     work = {key: count or 0 for key, count in counted.items()}
     total = sum(work.values())
     share = (
-        sum(n for key, n in work.items() if key in partition.inside) / total if total else float(bool(partition.ops))
+        sum(n for key, n in work.items() if key in partition.integer_node_ids) / total
+        if total
+        else float(bool(partition.ops))
     )
     return _MacShare(
         share, Counter(ir.display_op_type(node) for node in partition.graph.graph if counted[id(node)] is None)

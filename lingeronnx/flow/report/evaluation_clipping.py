@@ -31,7 +31,7 @@ def format_clipped_values(result: QuantizedModel, data: object, budget: int, lim
     source = Data(
         data, get_input_specs(result.float_graph), limit=min(limit or _SAMPLES, _SAMPLES), what="evaluation data"
     )
-    if not source.rereadable:
+    if not source.is_rereadable:
         return []
     counts = dict.fromkeys(result.ranges, (0, 0, 0.0))
     few = choose_batch_size(bytes_per_sample(result.float_graph), _BATCH, budget)

@@ -42,25 +42,25 @@ class Fidelity:
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
     parts : of outputs that join several tensors (`find_part_boundaries`), how far each part is. errors : float64
     [outputs, n], summed squares of each sample, or of each piece where an output has no samples on its first axis.
-    power : float64 [outputs], of the float model. inner_errors, inner_power : the same of `select_measured_tensors`.
+    power : float64 [outputs], of the float model. inner_errors, measured_power : the same of `select_measured_tensors`.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
-    on: str
+    measured_on: str
     warnings: Sequence[str]
     doubts: Mapping[str, str] = field(default_factory=dict)
-    lossy: bool = False
+    is_lossy: bool = False
     parts: Sequence[OutputPart] = ()
     errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
-    inner_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
-    inner_power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
+    measured_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
+    measured_power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
 
     @property
-    def inner_level(self) -> float:
+    def min_measured_sqnr_db(self) -> float:
         """The least SQNR of `select_measured_tensors`, dB."""
-        noise, tiny = self.inner_errors.sum(axis=1), np.finfo(float).tiny
-        levels = 10 * np.log10(np.maximum(self.inner_power, tiny) / np.maximum(noise, tiny))
+        noise, tiny = self.measured_errors.sum(axis=1), np.finfo(float).tiny
+        levels = 10 * np.log10(np.maximum(self.measured_power, tiny) / np.maximum(noise, tiny))
         return float(levels.min(initial=math.inf))
 
 
@@ -132,15 +132,15 @@ def measure_fidelity(
     doubts = {name: doubt for name, moved in varied.items() if (doubt := moved.doubt(number, what))}
     return Fidelity(
         outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
-        on=on,
+        measured_on=on,
         warnings=warnings,
         doubts=doubts,
-        lossy=bool(low),
+        is_lossy=bool(low),
         parts=parts,
         errors=errors.all,
         power=errors.power,
-        inner_errors=inner_errors.all,
-        inner_power=inner_errors.power,
+        measured_errors=inner_errors.all,
+        measured_power=inner_errors.power,
     )
 
 
@@ -236,7 +236,7 @@ def _explain_safely(explain: Callable[[], str]) -> str:
 def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
     """Return what to measure on, and what the report calls it."""
     if prepared.calls is not None:
-        feeds = list(prepared.calls.again)
+        feeds = list(prepared.calls.evaluation_calls)
         if prepared.synthetic:
             return feeds, f"on {len(feeds)} synthetic calls"
         source = "held back from calibration" if prepared.calls.held else "of the calibration data"
@@ -245,7 +245,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     if held_back := data.held():
         return held_back, f"on {_count_samples(prepared, held_back)} samples held back from calibration"
     on = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
-    return [feeds for feeds, _ in data.peek(_SAMPLES)], on
+    return [feeds for feeds, _ in data.peek_batch(_SAMPLES)], on
 
 
 def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
@@ -254,7 +254,7 @@ def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
 
 def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
     """Return the number of samples of a feed."""
-    return max((prepared.data.inputs[name].count(array) for name, array in feed.items()), default=1)
+    return max((prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1)
 
 
 def _iter_tensor_pairs(
@@ -263,7 +263,9 @@ def _iter_tensor_pairs(
     """Yield the tensors `names` of the user's model and of `session`, piece after piece, and its number of samples."""
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
-    for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
+    for number, part in enumerate(
+        part for feed in feeds for part in prepared.data.split_feeds(feed, prepared.comparison_batch_size)
+    ):
         want = prepared.float_outputs.outputs(what, number, part)
         inputs = {name: array for name, array in part.items() if name in takes}
         tensors = session.tensors(inputs, names)
@@ -297,7 +299,7 @@ def _iter_stream_pairs(
     for feed in feeds:
         states = {name: array for name, array in feed.items() if name in state.values()}
         rest = {name: array for name, array in feed.items() if name not in states}
-        shape = tuple(prepared.data.inputs[name].count(array) for name, array in rest.items())
+        shape = tuple(prepared.data.inputs[name].count_samples(array) for name, array in rest.items())
         pair = []
         for side, names in zip(sides, (set(rest), takes), strict=True):
             if states or shape != before:
@@ -347,7 +349,7 @@ class _StateRanges:
 
 def _locate_break(prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
-    feed = prepared.data.first(prepared.few)
+    feed = prepared.data.first(prepared.comparison_batch_size)
     levels = measure_tensor_sqnr(lowered, float_graph, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of

@@ -52,7 +52,7 @@ def find_merge_options(between: Collection[str], graph: ir.Model, target: Target
         for n in graph.graph
         if str(n.name) in between and not (not n.domain and n.op_type in operators.DATA_MOVEMENT_OPS)
     ]
-    others = [other for other in PLATFORMS if other.packs and target.packs and other.name != target.name]
+    others = [other for other in PLATFORMS if other.has_packer and target.has_packer and other.name != target.name]
     found = []
     for group in group_by_key(nodes, ir.base_op_type):
         chips = tuple(other.name for other in others if all(can_lower(node, other) for node in group))

@@ -71,7 +71,7 @@ class ProgramReport:
         return tuple(part for part in self.parts if part.chip)
 
     @property
-    def host(self) -> tuple[PartReport, ...]:
+    def host_parts(self) -> tuple[PartReport, ...]:
         """The host's parts."""
         return tuple(part for part in self.parts if not part.chip)
 
@@ -81,12 +81,12 @@ class ProgramReport:
         return tuple(part.verdict for part in self.parts if part.verdict is not None)
 
     @property
-    def runs(self) -> bool:
+    def runs_correctly(self) -> bool:
         """Whether there is something for the chip, and it takes all of it."""
         return bool(self.chip) and all(part.runs for part in self.chip)
 
     @property
-    def crossings(self) -> int:
+    def host_chip_transfers(self) -> int:
         """How often a call goes from the host to the chip or back."""
         return sum(one.chip != two.chip for one, two in zip(self.parts, self.parts[1:], strict=False))
 
@@ -99,21 +99,21 @@ class ProgramReport:
         )
 
     @property
-    def psram(self) -> int:
+    def psram_bytes(self) -> int:
         """Bytes of psram, of all parts."""
         return sum(part.psram for part in self.chip)
 
-    def text(self, share: float) -> str:
+    def format_line(self, share: float) -> str:
         """Return the parts as a line. share : of the multiply-accumulates in integers, 0 to 1."""
-        chip, host = len(self.chip), len(self.host)
-        work = sum(part.float_operations for part in self.host)
+        chip, host = len(self.chip), len(self.host_parts)
+        work = sum(part.float_operations for part in self.host_parts)
         done = f"{100 * (1 - share):.1f} %, {_format_count(work)} float operations per call"
         on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
         refused = ", ".join(part.name for part in self.chip if not part.runs)
         against = f"; {refused} refused" if refused else ""
         return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done}){against}"
 
-    def with_calls(self, calls: Sequence[str]) -> ProgramReport:
+    def with_packer_calls(self, calls: Sequence[str]) -> ProgramReport:
         """Return the same with the packer's call of each chip part."""
         left = iter(calls)
         return ProgramReport(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
@@ -130,7 +130,7 @@ def build_program_report(
     graph: ir.Model, target: Target, names: NameMapping
 ) -> tuple[ProgramReport, list[ProgramPart]]:
     """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
-    parts = split_into_parts(target.named(graph, names), target).parts
+    parts = split_into_parts(target.with_safe_names(graph, names), target).parts
     nodes = {str(node.name): node for node in graph.graph}
     back = {other: name for name, other in names.nodes.items()}
     told = [
@@ -145,7 +145,7 @@ def build_program_report(
 def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
     choice = part.choice
     verdict = choice.verdict
-    against = () if verdict.chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
+    against = () if verdict.is_chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
     cost = verdict.cost
     return PartReport(
         part.name,
@@ -154,9 +154,9 @@ def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
         part.inputs,
         part.outputs,
         macs=0 if cost is None else sum(cost.macs.values()),
-        runs=verdict.chip_ready,
+        runs=verdict.is_chip_ready,
         findings=against,
-        packer_args=choice.line,
+        packer_args=choice.command_line,
         shared=0 if cost is None else cost.shared,
         psram=0 if cost is None else cost.psram,
         refused=tuple(back.get(name, name) for name in (_blame_node(part, f, cost) for f in against)),

@@ -47,22 +47,22 @@ class WrittenFiles:
     chip: Path | None
     plan: Path | None
     report: Report
-    parts: tuple[Path, ...] = ()
+    chip_parts: tuple[Path, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All of them."""
-        return tuple(path for path in (self.graph, self.chip, *self.parts, self.plan) if path is not None)
+        return tuple(path for path in (self.graph, self.chip, *self.chip_parts, self.plan) if path is not None)
 
 
 @dataclass(frozen=True)
 class _OutputGraphs:
     """An integer graph and its part for the packer as they go to files, and notes on that."""
 
-    whole: ir.Model
+    graph: ir.Model
     part: ir.Model | None
     notes: Sequence[str]
-    several: Sequence[ir.Model] = ()
+    chip_parts: Sequence[ir.Model] = ()
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class QuantizedModel:
         the scales. Each file is written as a whole or not at all, after all of them are made; parts of an earlier run
         stay, with a note. A file for a chip has names that its packer takes. Raises as `convert` does.
         """
-        forms = self._forms(to)
+        forms = self._output_graphs(to)
         graph, chip = Path(path), None
-        ir.save(forms.whole, graph)
+        ir.save(forms.graph, graph)
         if forms.part is not None:
             chip = chip_file_path(graph)
             ir.save(forms.part, chip)
-        several = tuple(part_file_path(graph, number + 1) for number in range(len(forms.several)))
-        for piece, path_ in zip(forms.several, several, strict=True):
+        several = tuple(part_file_path(graph, number + 1) for number in range(len(forms.chip_parts)))
+        for piece, path_ in zip(forms.chip_parts, several, strict=True):
             ir.save(piece, path_)
         if plan is not None:
             text = self.plan.to_json()
@@ -132,12 +132,12 @@ class QuantizedModel:
                 format_packer_command(self.platform, part.packer_args, file) if part.runs else ""
                 for part, file in zip(report.program.chip, several, strict=True)
             ]
-            report = replace(report, program=report.program.with_calls(calls))
+            report = replace(report, program=report.program.with_packer_calls(calls))
         return WrittenFiles(graph, chip, None if plan is None else Path(plan), report, several)
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph alone, as `write` does."""
-        ir.save(self._forms(to).whole, path)
+        ir.save(self._output_graphs(to).graph, path)
 
     def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the part the packer takes to `path`, the whole graph where it has no host part.
@@ -149,23 +149,23 @@ class QuantizedModel:
                 "the graph is not chip-ready, it has no part that a chip could run; "
                 "its report says which layer is in the way"
             )
-        forms = self._forms(to)
-        ir.save(forms.part or forms.whole, path)
+        forms = self._output_graphs(to)
+        ir.save(forms.part or forms.graph, path)
 
-    def _forms(self, to: str) -> _OutputGraphs:
+    def _output_graphs(self, to: str) -> _OutputGraphs:
         whole, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":
             changed = convert(whole, to, self.samples or None)
             whole, notes = changed.graph, changed.notes
-            if not changed.packed:
+            if not changed.is_packer_input:
                 return _OutputGraphs(whole, None, notes)
             part = None if part is None else convert(part, to).graph
         names, row = self.platform.vendor.names(whole), self.platform  # both have the same
-        named = row.named(whole, names)
+        named = row.with_safe_names(whole, names)
         cut = len(self.report.program.chip) > 1
         several = [piece.graph for piece in split_into_parts(named, row).chip] if cut else []
-        return _OutputGraphs(named, None if part is None else row.named(part, names), notes, several)
+        return _OutputGraphs(named, None if part is None else row.with_safe_names(part, names), notes, several)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

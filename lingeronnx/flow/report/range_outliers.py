@@ -29,15 +29,15 @@ class RangeOutlier:
 
     name: str
     largest: float
-    most: float
+    percentile_99: float
 
     @property
     def ratio(self) -> float:
         """How far the largest is beyond the others."""
-        return self.largest / self.most
+        return self.largest / self.percentile_99
 
     def __str__(self) -> str:
-        return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.most:.2g}"
+        return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.percentile_99:.2g}"
 
 
 def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[RangeOutlier]:
@@ -50,8 +50,8 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
     if _WIDE_BITS not in target.bits:
         return []
     outliers = []
-    for group in group_shared_scales(planned.parts, target):
-        observed, name = group.stats(stats), _user_tensor_name(prepared, group.tensors)
+    for group in group_shared_scales(planned.partition, target):
+        observed, name = group.merged_stats(stats), _user_tensor_name(prepared, group.tensors)
         q = planned.plan.tensors.get(group.tensors[-1])
         if observed is None or name is None or q is None or q.bits >= _WIDE_BITS:
             continue
@@ -63,7 +63,7 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
 
 def _percentile_99(stats: TensorStats) -> float:
     """Return what the share of |x| stays below, of the values that are not 0: a ReLU's zeros need no steps."""
-    centres, counts = stats.occupied()
+    centres, counts = stats.nonzero_bins()
     sizes = np.abs(centres)
     some = sizes > 1e-6 * sizes.max(initial=0.0)
     order = np.argsort(sizes[some])

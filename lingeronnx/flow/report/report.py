@@ -61,7 +61,7 @@ class SuggestedOptions:
     """Options of `quantize` to add, as words of a shell, and what they give."""
 
     options: tuple[str, ...]
-    gives: str
+    effect: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Report:
     @property
     def runs_text(self) -> str:
         """How it runs in parts, as a line; empty where nothing is cut."""
-        return self.program.text(self.integer_macs) if self.program.parts else ""
+        return self.program.format_line(self.integer_macs) if self.program.parts else ""
 
     @property
     def macs_text(self) -> str:
@@ -203,7 +203,7 @@ class Report:
             "parts": [vars(part) for part in self.parts],
             "warnings": list(self.warnings),
             "why_not": self.why_not,
-            "next": [{"options": list(n.options), "gives": n.gives} for n in self.next],
+            "next": [{"options": list(n.options), "gives": n.effect} for n in self.next],
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
@@ -256,7 +256,7 @@ def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> lis
 def format_packer_command(target: Target, arguments: str, path: Path) -> str:
     """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
     words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
-    return target.vendor.command(words, str(path), package) if arguments else ""
+    return target.vendor.format_packer_command(words, str(path), package) if arguments else ""
 
 
 def split_float_nodes(

@@ -45,7 +45,7 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
     if progress is not None:
         progress("setting samples aside", 0, None)
     trials = CrossValidation(prepared, planned, feeds, count, select_measured_tensors(planned))
-    first = best = trials.start(planned, RefinementOptions(), progress)
+    first = best = trials.evaluate_baseline(planned, RefinementOptions(), progress)
     notes = []
     for name, least, method in _TRIALS:
         if progress is not None:
@@ -54,17 +54,17 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
         if other is None:
             continue
         trial, gain = other
-        if not gain.changed:
+        if not gain.is_nonzero:
             notes.append(f"effort best: {name} changes nothing")
             continue
-        kept = _log_gain(gain, gain.clear(least, SIGNIFICANCE_Z), least, name)
+        kept = _log_gain(gain, gain.is_significant(least, SIGNIFICANCE_Z), least, name)
         end = "" if kept else ", and was not kept"
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
         return candidate.with_notes(notes)
-    whole = trials.between(first.errors, best.errors)
-    if not _log_gain(whole, whole.clear(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"):
+    whole = trials.gain_between(first.errors, best.errors)
+    if not _log_gain(whole, whole.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"):
         return candidate.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
     exact = refine_weights(best.planned, best.methods, progress=progress)
     final = build_candidate(prepared, best.planned, exact, progress)
@@ -81,7 +81,7 @@ def _format_regression(best: Candidate, other: Candidate) -> str:
     criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
     if log_verdict("methods", accepted, criterion=criterion, measured=measured, label="held back"):
         return ""
-    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {best.fidelity.on}"
+    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {best.fidelity.measured_on}"
 
 
 def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
@@ -107,9 +107,9 @@ def _output_bits_trial(of: Callable[[PlannedModel], PlannedModel | None]) -> _Me
 
     def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
         planned = of(best.planned)
-        if planned is None or (trials.ready(best.planned) and not trials.ready(planned)):
+        if planned is None or (trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned)):
             return None
-        return trials.beside(best, planned, best.methods, SIGNIFICANCE_Z, progress)
+        return trials.evaluate_candidate(best, planned, best.methods, SIGNIFICANCE_Z, progress)
 
     return method
 
@@ -117,35 +117,35 @@ def _output_bits_trial(of: Callable[[PlannedModel], PlannedModel | None]) -> _Me
 def _scale_search_trial(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
     """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
     planned, target = best.planned, best.planned.target
-    if planned.basis.choice is None:  # the scales were given
+    if planned.basis.policy is None:  # the scales were given
         return None
     fixed = {
-        *find_saturated_clip_bounds(planned.parts, target),
-        *(n for n, said in planned.basis.choice.own.items() if "scale" in said),
+        *find_saturated_clip_bounds(planned.partition, target),
+        *(n for n, said in planned.basis.policy.overrides.items() if "scale" in said),
     }
     errors = best.errors
 
     def better(plan: Plan) -> bool:
         nonlocal errors
-        other, gain = trials.under(best, errors, plan, STEP_SIGNIFICANCE_Z)
-        if not gain.clear(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
+        other, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
+        if not gain.is_significant(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
             return False
         errors = other
         return True
 
-    shared = group_shared_scales(planned.parts, target)
-    plan = search_scales_by_output_error(planned.parts, planned.plan, shared, target, frozenset(fixed), better)
+    shared = group_shared_scales(planned.partition, target)
+    plan = search_scales_by_output_error(planned.partition, planned.plan, shared, target, frozenset(fixed), better)
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
-    return trials.beside(best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress)
+    return trials.evaluate_candidate(best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress)
 
 
 def _refinement_trial(**switch: bool) -> _Method:
     def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
         methods = replace(best.methods, **switch)
-        if best.methods.alike(methods, best.planned.parts, best.planned.plan):
+        if best.methods.is_equivalent(methods, best.planned.partition, best.planned.plan):
             return None
-        return trials.beside(best, best.planned, methods, SIGNIFICANCE_Z, progress)
+        return trials.evaluate_candidate(best, best.planned, methods, SIGNIFICANCE_Z, progress)
 
     return method
 
@@ -155,10 +155,14 @@ _TRIALS: Sequence[tuple[str, float, _Method]] = (
     ("last outputs in all bits of their sums", LEAST_WIDE, _output_bits_trial(widen_last_outputs)),
     ("16 bits in front of curves", _MIN_GAIN_DB, _output_bits_trial(widen_curve_inputs)),
     ("choosing scales by the error at the outputs", _MIN_GAIN_DB, _scale_search_trial),
-    ("aiming, sums and descent together", _MIN_GAIN_DB, _refinement_trial(aim=True, behind=True, descend=True)),
-    ("aiming weights at the float outputs", _MIN_GAIN_DB, _refinement_trial(aim=True)),
-    ("making up for the other side of a sum", _MIN_GAIN_DB, _refinement_trial(behind=True)),
-    ("coordinate descent behind the rounding", _MIN_GAIN_DB, _refinement_trial(descend=True)),
+    (
+        "aiming, sums and descent together",
+        _MIN_GAIN_DB,
+        _refinement_trial(match_float_outputs=True, compensate_summands=True, coordinate_descent=True),
+    ),
+    ("aiming weights at the float outputs", _MIN_GAIN_DB, _refinement_trial(match_float_outputs=True)),
+    ("making up for the other side of a sum", _MIN_GAIN_DB, _refinement_trial(compensate_summands=True)),
+    ("coordinate descent behind the rounding", _MIN_GAIN_DB, _refinement_trial(coordinate_descent=True)),
     ("rounding by the error at the outputs", _MIN_GAIN_DB, _refinement_trial(outputs=True)),
-    ("rounding by the error behind the next layer", _MIN_GAIN_DB, _refinement_trial(block=True)),
+    ("rounding by the error behind the next layer", _MIN_GAIN_DB, _refinement_trial(block_reconstruction=True)),
 )

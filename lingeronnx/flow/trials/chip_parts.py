@@ -33,7 +33,7 @@ def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -
     Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays as it is.
     """
     prepared = best.prepared
-    if not prepared.movable or not prepared.parts.ops or best.result.report.chip_ready:
+    if not prepared.allows_layer_offload or not prepared.parts.ops or best.result.report.chip_ready:
         return best
     return _try_offloading_small_parts(
         _offload_until_accepted(_try_returning_layers(best, progress), progress), progress
@@ -63,11 +63,11 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
     for left in reversed(range(MAX_ROUNDS)):
         if best.result.report.chip_ready:
             break
-        more = _host_placement(best).found(best.prepared.conf.max_parts, is_last_round=not left)
+        more = _host_placement(best).select_nodes_to_offload(best.prepared.conf.max_parts, is_last_round=not left)
         if not more:
             break
         host.update(more)
-        if not best.prepared.with_host(host).parts.ops:
+        if not best.prepared.with_host_nodes(host).parts.ops:
             return start
         best = _replan_with_host_nodes(best, host, progress)
     return best
@@ -76,7 +76,7 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
 def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> Candidate:
     """Return `best`, or the same with parts of little work in float, each where that brings an output nearer."""
     prepared = best.prepared
-    if prepared.conf.effort == "fast" or prepared.synthetic or not prepared.data.rereadable:
+    if prepared.conf.effort == "fast" or prepared.synthetic or not prepared.data.is_rereadable:
         return best
     program = best.result.report.program
     most = _SMALL_PART_SHARE * sum(part.macs for part in program.chip)
@@ -84,7 +84,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     for part in sorted(program.chip, key=lambda part: part.macs)[: min(_MAX_TRIES, len(program.chip) - 1)]:
         if part.macs <= most:
             why = f"{part.macs:,} of the multiply-accumulates, and measured, it is better in float"
-            more = dict.fromkeys(departures.layers(part.members), why)
+            more = dict.fromkeys(departures.float_nodes_of(part.members), why)
             other = _replan_with_host_nodes(best, {**best.prepared.parts.floats, **more}, progress)
             gains = [
                 after - before
@@ -100,13 +100,13 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
 
 def _host_placement(best: Candidate) -> HostPlacement:
     report = best.result.report
-    return HostPlacement(report.program, best.planned.parts, best.lowered, report.names)
+    return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 
 
 def _replan_with_host_nodes(best: Candidate, host: Mapping[str, str], progress: Progress | None) -> Candidate:
     """Return the model with `host` in float, {node: why}, and nothing else: planned and compared anew."""
-    offloaded = best.prepared.with_host(host)
-    planned = plan_model(offloaded, None, progress, best.planned.observed)
+    offloaded = best.prepared.with_host_nodes(host)
+    planned = plan_model(offloaded, None, progress, best.planned.calibration)
     return build_candidate(offloaded, planned, refine_weights(planned, progress=progress), progress)
 
 
@@ -125,7 +125,7 @@ def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candida
     other = _replan_with_host_nodes(best, floats, progress)
     lost = [before - after for before, after in zip(output_sqnr_levels(best), output_sqnr_levels(other), strict=True)]
     highest_loss = max(lost, default=0.0)
-    accepted = highest_loss <= _MAX_LOSS_DB and other.result.report.program.runs
+    accepted = highest_loss <= _MAX_LOSS_DB and other.result.report.program.runs_correctly
     log_verdict(
         "layers_back", accepted, criterion={"loss_db": _MAX_LOSS_DB}, measured={"highest_loss_db": highest_loss}
     )

@@ -45,12 +45,12 @@ _Feed = Mapping[str, np.ndarray]
 class CrossValidatedPlan:
     """A plan with its weights refined by `methods`, once for each part of the samples that was set aside.
 
-    exact : the refined float graphs. errors : of each part, [outputs, n] summed squares.
+    float_graphs : the refined float graphs. errors : of each part, [outputs, n] summed squares.
     """
 
     planned: PlannedModel
     methods: RefinementOptions
-    exact: Sequence[ir.Model]
+    float_graphs: Sequence[ir.Model]
     errors: Sequence[np.ndarray]
 
 
@@ -70,7 +70,7 @@ class CrossValidation:
         inputs = prepared.data.inputs
 
         def dealt(of: np.ndarray) -> dict[str, np.ndarray]:
-            axes = {n: inputs[n].axis if inputs[n].count(a) == count else None for n, a in feeds.items()}
+            axes = {n: inputs[n].axis if inputs[n].count_samples(a) == count else None for n, a in feeds.items()}
             return {n: a if axes[n] is None else a.compress(of, axes[n]) for n, a in feeds.items()}
 
         self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_FOLDS)]
@@ -80,14 +80,14 @@ class CrossValidation:
         self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
         self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
 
-    def start(
+    def evaluate_baseline(
         self, planned: PlannedModel, options: RefinementOptions, progress: Progress | None = None
     ) -> CrossValidatedPlan:
         """Return the first candidate, which others are compared with."""
-        trained = [self._made(k, planned, options, progress) for k in range(_FOLDS)]
+        trained = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
         return CrossValidatedPlan(planned, options, [exact for exact, _ in trained], [errors for _, errors in trained])
 
-    def beside(
+    def evaluate_candidate(
         self,
         best: CrossValidatedPlan,
         planned: PlannedModel,
@@ -96,71 +96,71 @@ class CrossValidation:
         progress: Progress | None = None,
     ) -> tuple[CrossValidatedPlan, Gain]:
         """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
-        trained = [self._made(k, planned, options, progress) for k in range(_MIN_FOLDS)]
-        gain = self.between(best.errors, [error for _, error in trained])
+        trained = [self._refine_and_measure(k, planned, options, progress) for k in range(_MIN_FOLDS)]
+        gain = self.gain_between(best.errors, [error for _, error in trained])
         for k in range(_MIN_FOLDS, _FOLDS):
-            if gain.hopeless(errors):
+            if gain.is_hopeless(errors):
                 break
-            trained.append(self._made(k, planned, options, progress))
-            gain = self.between(best.errors, [error for _, error in trained])
+            trained.append(self._refine_and_measure(k, planned, options, progress))
+            gain = self.gain_between(best.errors, [error for _, error in trained])
         return CrossValidatedPlan(
             planned, options, [exact for exact, _ in trained], [error for _, error in trained]
         ), gain
 
-    def under(
+    def evaluate_plan(
         self, best: CrossValidatedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
     ) -> tuple[list[np.ndarray], Gain]:
         """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
         planned = replace(best.planned, plan=plan)
-        new_errors = [self._errors(0, planned, best.exact[0])]
-        gain = self.between(old, new_errors)
+        new_errors = [self._measure_errors(0, planned, best.float_graphs[0])]
+        gain = self.gain_between(old, new_errors)
         for k in range(1, _FOLDS):
-            if gain.hopeless(errors):
+            if gain.is_hopeless(errors):
                 break
-            new_errors.append(self._errors(k, planned, best.exact[k]))
-            gain = self.between(old, new_errors)
+            new_errors.append(self._measure_errors(k, planned, best.float_graphs[k]))
+            gain = self.gain_between(old, new_errors)
         return new_errors, gain
 
-    def between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
+    def gain_between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
         """Return the gain of `new` over `old` in the parts that `new` has."""
         parts = len(new)
         power = self._power[:parts].sum(axis=0)
         return compute_gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
 
-    def _made(
+    def _refine_and_measure(
         self, k: int, planned: PlannedModel, options: RefinementOptions, progress: Progress | None
     ) -> tuple[ir.Model, np.ndarray]:
         """Refine on all parts but one; return the graph, and its errors on that one."""
         exact = refine_weights(planned, options, self._parts[k][0], progress)
-        return exact, self._errors(k, planned, exact)
+        return exact, self._measure_errors(k, planned, exact)
 
-    def _errors(self, k: int, planned: PlannedModel, float_graph: ir.Model) -> np.ndarray:
+    def _measure_errors(self, k: int, planned: PlannedModel, float_graph: ir.Model) -> np.ndarray:
         """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
 
         n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
         """
         target = self._prepared.target
-        graph = lower(planned.parts.on(float_graph), planned.plan, target).graph
+        graph = lower(planned.partition.with_graph(float_graph), planned.plan, target).graph
         session = open_lowered_session(graph, target, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
         errors = []
-        for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
+        for part, wants in zip(self._pieces(k), self._float_outputs(k), strict=True):
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if q is None else q.real(a) for name, a, q in have}
-            count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
+            count = max(self._prepared.data.inputs[n].count_samples(a) for n, a in part.items())
             errors.append(sum_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         trim_memory()
         return np.hstack(errors)
 
-    def ready(self, planned: PlannedModel) -> bool:
+    def is_chip_ready(self, planned: PlannedModel) -> bool:
         """Whether the plan, with the weights as they are, leaves a chip its part."""
-        lowered = lower(planned.parts, planned.plan, planned.target)
+        lowered = lower(planned.partition, planned.plan, planned.target)
         return Candidate(self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())).result.report.chip_ready
 
     def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
-        return list(self._prepared.data.pieces(self._parts[k][1], self._step))
+        return list(self._prepared.data.split_feeds(self._parts[k][1], self._step))
 
-    def _wants(self, k: int) -> Sequence[Mapping[str, np.ndarray]]:
+    def _float_outputs(self, k: int) -> Sequence[Mapping[str, np.ndarray]]:
         """Return what the float model gives on the pieces of part `k`, kept where there is room."""
         if k not in self._floats:
             wants = [
@@ -178,7 +178,7 @@ class CrossValidation:
 
 def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
     """Return how many samples the `feeds` of a planned model hold."""
-    return max((planned.data.inputs[name].count(array) for name, array in feeds.items()), default=0)
+    return max((planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0)
 
 
 def sum_squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:

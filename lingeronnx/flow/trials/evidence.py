@@ -40,7 +40,7 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
         prepared.conf.effort != "fast"
         and not prepared.synthetic
         and not prepared.weights_fixed
-        and prepared.data.rereadable
+        and prepared.data.is_rereadable
     )
 
 
@@ -58,7 +58,7 @@ def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
 
 def is_better(old: Candidate, new: Candidate) -> bool:
     """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
-    chance = compute_gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).error
+    chance = compute_gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).standard_error_db
     value = mean_sqnr_gain_db(old, new)
     return value >= MIN_GAIN_DB and not value <= SIGNIFICANCE_Z * chance
 

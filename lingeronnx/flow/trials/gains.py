@@ -25,33 +25,40 @@ _EPSILON = 1e-10  # of an output's power: less is no error
 
 @dataclass(frozen=True)
 class Gain:
-    """A gain in dB and its standard error, on so many samples; `worst` : that of the least SQNR of the outputs."""
+    """A gain in dB and its standard error, on so many samples.
+
+    `worst_output_db` : that of the least SQNR of the outputs.
+    """
 
     value: float
-    error: float
+    standard_error_db: float
     samples: int
-    worst: float = 0.0
+    worst_output_db: float = 0.0
 
-    def clear(self, min_db: float, z: float) -> bool:
+    def is_significant(self, min_db: float, z: float) -> bool:
         """Whether it is `min_db` dB, and above zero by so many standard errors, and the worst output loses nothing."""
-        return self.value >= min_db and self.value > z * self.error and self.worst >= 0
+        return self.value >= min_db and self.value > z * self.standard_error_db and self.worst_output_db >= 0
 
     @property
-    def changed(self) -> bool:
+    def is_nonzero(self) -> bool:
         """Whether any sample tells a difference."""
-        return self.value != 0 or self.error != 0
+        return self.value != 0 or self.standard_error_db != 0
 
     @property
     def figures(self) -> dict[str, float]:
         """The figures of a verdict in dB, by name, as `log_verdict` takes them."""
-        return {"gain_db": self.value, "standard_error_db": self.error, "worst_gain_db": self.worst}
+        return {
+            "gain_db": self.value,
+            "standard_error_db": self.standard_error_db,
+            "worst_gain_db": self.worst_output_db,
+        }
 
-    def hopeless(self, errors: float) -> bool:
+    def is_hopeless(self, errors: float) -> bool:
         """Whether even so many standard errors more would be no gain."""
-        return self.value + errors * self.error <= 0
+        return self.value + errors * self.standard_error_db <= 0
 
     def __str__(self) -> str:
-        spread = "" if math.isinf(self.error) else f" +- {self.error:.2f}"
+        spread = "" if math.isinf(self.standard_error_db) else f" +- {self.standard_error_db:.2f}"
         return f"{self.value:+.2f}{spread} dB"
 
 

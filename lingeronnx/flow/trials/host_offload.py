@@ -67,7 +67,7 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
             for masks in (False, True)
         ]
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
-    if conf.effort == "fast" or not prepared.data.rereadable:
+    if conf.effort == "fast" or not prepared.data.is_rereadable:
         fast = conf.effort == "fast"
         why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
         return best.with_notes([_NOT_TRIED_NOTE.format(*why)] if tries else ())
@@ -79,12 +79,12 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
             continue
         host = {**kept, **more}
         # What is float stays so: behind what leaves it may look like work for the chip again, at one end of it.
-        offloaded = prepared.with_host({**prepared.parts.floats, **host})
+        offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
         try:
-            planned = plan_model(offloaded, None, progress, best.planned.observed)
+            planned = plan_model(offloaded, None, progress, best.planned.calibration)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
-        exact = refine_weights(planned, progress=progress, previous=(best.planned, best.exact))
+        exact = refine_weights(planned, progress=progress, previous=(best.planned, best.float_graph))
         other = build_candidate(offloaded, planned, exact, progress)
         if _is_better_placement(best, other, gain):
             best, kept = other, host
@@ -110,7 +110,7 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
 
     What an end or a cell on the host would join to one part is not cut.
     """
-    if not prepared.movable or not _has_float_between_integers(prepared):
+    if not prepared.allows_layer_offload or not _has_float_between_integers(prepared):
         return False
     graph, joined = prepared.graph, dict[str, str]()
     for more in (
@@ -118,12 +118,12 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
         find_cell_updates(graph, prepared.conf.state, prepared.target),
     ):
         joined.update(more)
-    return _has_float_between_integers(prepared.with_host({**prepared.parts.floats, **joined}))
+    return _has_float_between_integers(prepared.with_host_nodes({**prepared.parts.floats, **joined}))
 
 
 def _has_float_between_integers(prepared: PreparedModel) -> bool:
     parts = prepared.parts
-    return bool(split_float_nodes(parts.graph, parts.floats, parts.inside)[0])
+    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
 def place_required_host_nodes(prepared: PreparedModel) -> PreparedModel:
     """Return `prepared` with what is the host's before anything is measured in float (`select_required_host_nodes`)."""
     told = select_required_host_nodes(prepared)
-    return prepared.with_host(told) if told else prepared
+    return prepared.with_host_nodes(told) if told else prepared
 
 
 def find_offload_candidates(

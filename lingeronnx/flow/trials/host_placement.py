@@ -45,7 +45,7 @@ class HostPlacement:
     lowered: LoweringResult
     names: Mapping[str, str]
 
-    def found(self, max_parts: int | None = None, is_last_round: bool = False) -> dict[str, str]:
+    def select_nodes_to_offload(self, max_parts: int | None = None, is_last_round: bool = False) -> dict[str, str]:
         """Return {float node: why it leaves}, of one round: what parts are refused for, else what is not worth it.
 
         max_parts : parts for the chip at most. last : whether parts that are refused leave as a whole.
@@ -53,22 +53,22 @@ class HostPlacement:
         refused: dict[str, str] = {}
         for part in self.program.chip:
             if not part.runs:
-                refused.update(self._refused(part, is_last_round))
-        return refused or self._small(max_parts)
+                refused.update(self._rejected_nodes(part, is_last_round))
+        return refused or self._select_unprofitable_parts(max_parts)
 
-    def layers(self, members: Iterable[str]) -> list[str]:
+    def float_nodes_of(self, members: Iterable[str]) -> list[str]:
         """Return the float nodes that integer nodes stand for."""
-        return list(dict.fromkeys(self._made[name] for name in members if name in self._made))
+        return list(dict.fromkeys(self._float_node_of[name] for name in members if name in self._float_node_of))
 
-    def _small(self, most: int | None) -> dict[str, str]:
+    def _select_unprofitable_parts(self, most: int | None) -> dict[str, str]:
         chip = self.program.chip
         work = {part.name: part.macs for part in chip}
-        counts = {p.name: sum(self._sizes.get(name, 0) for name in (*p.inputs, *p.outputs)) for p in chip}
+        counts = {p.name: sum(self._elements_per_sample.get(name, 0) for name in (*p.inputs, *p.outputs)) for p in chip}
         every = {str(node.name): count_macs(node) for node in self.parts.graph.graph}
         work_of_all = sum(every.values())
         room = sum(every[name] for name in self.parts.ops) - _MIN_CHIP_MAC_SHARE * work_of_all
         bound = room >= -_MAC_SHARE_TOLERANCE * work_of_all
-        own = {part.name: sum(every[name] for name in self.layers(part.members)) for part in chip}
+        own = {part.name: sum(every[name] for name in self.float_nodes_of(part.members)) for part in chip}
         small: dict[str, str] = {}
         for name in sorted(work, key=lambda name: work[name] / max(counts[name], 1)):
             if work[name] < _MIN_MACS_PER_ELEMENT * counts[name] and (not bound or own[name] <= max(room, 0)):
@@ -79,33 +79,35 @@ class HostPlacement:
         if most is not None and len(chip) - len(small) > most:
             rest = sorted((name for name in work if name not in small), key=lambda name: work[name])
             small.update(dict.fromkeys(rest[: len(rest) - most], f"the chip shall have {most} parts at most"))
-        return {name: small[part.name] for part in chip if part.name in small for name in self.layers(part.members)}
+        return {
+            name: small[part.name] for part in chip if part.name in small for name in self.float_nodes_of(part.members)
+        }
 
-    def _refused(self, part: PartReport, whole: bool) -> dict[str, str]:
+    def _rejected_nodes(self, part: PartReport, whole: bool) -> dict[str, str]:
         """Return the layers that findings name; all of the part where they name none, or if `whole`."""
         found: dict[str, str] = {}
         for name, finding in zip(part.refused, part.findings, strict=True):
-            found.update(dict.fromkeys(self.layers([name]), f"{finding.rule}; here {finding.value}"))
+            found.update(dict.fromkeys(self.float_nodes_of([name]), f"{finding.rule}; here {finding.value}"))
         if found and not whole:
             return found
         first = part.findings[0]
-        return dict.fromkeys(self.layers(part.members), f"{first.node}: {first.rule}; here {first.value}")
+        return dict.fromkeys(self.float_nodes_of(part.members), f"{first.node}: {first.rule}; here {first.value}")
 
     @cached_property
-    def _made(self) -> dict[str, str]:
+    def _float_node_of(self) -> dict[str, str]:
         """{integer node: the float node that it stands for}; Quants and Dequants stand for none."""
         makers = {str(v.name): str(node.name) for node in self.parts.graph.graph for v in node.outputs}
         found = {}
         for node in self.lowered.graph.graph:
             for value in node.outputs:
                 name = str(value.name)
-                layer = self.lowered.layers.get(name) or self.lowered.floats.get(name) or name
+                layer = self.lowered.layer_outputs.get(name) or self.lowered.floats.get(name) or name
                 if layer in makers and makers[layer] in self.parts.ops:
                     found[str(node.name)] = makers[layer]
         return found
 
     @cached_property
-    def _sizes(self) -> dict[str, int]:
+    def _elements_per_sample(self) -> dict[str, int]:
         """{tensor: numbers of one sample}, by the names of the file."""
         found = {}
         for value in ir.iter_values(self.lowered.graph):

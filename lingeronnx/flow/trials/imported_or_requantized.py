@@ -85,7 +85,10 @@ def _choose_by_measurement(
         f"{each[0]:.1f} dB, "
         f"its weights alone quantized anew {each[1]:.1f} dB"
     )
-    criterion, accepted = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}, found.clear(MIN_GAIN_DB, SIGNIFICANCE_Z)
+    criterion, accepted = (
+        {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z},
+        found.is_significant(MIN_GAIN_DB, SIGNIFICANCE_Z),
+    )
     if log_verdict("other_scales", accepted, criterion=criterion, measured=found.figures):
         return anew(None).with_notes([f"{told}; the latter is taken (--no-requantize keeps the scales)"])
     return kept.with_notes([f"{told}; the scales are kept (--requantize takes the weights alone)"])
@@ -106,7 +109,7 @@ def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
 
 def _count_samples(compared: Candidate, feeds: _Feeds) -> int:
     inputs = compared.prepared.data.inputs
-    return max((inputs[name].count(array) for name, array in feeds.items()), default=1)
+    return max((inputs[name].count_samples(array) for name, array in feeds.items()), default=1)
 
 
 def _measure_errors(
@@ -117,7 +120,7 @@ def _measure_errors(
     session = open_lowered_session(compared.lowered.graph, prepared.target, prepared.opened)
     takes = {spec.name for spec in session.inputs}
     errors, power = [], np.zeros(len(wanted))
-    for part in prepared.data.pieces(feeds, min(_BATCH_SIZE, prepared.few)):
+    for part in prepared.data.split_feeds(feeds, min(_BATCH_SIZE, prepared.comparison_batch_size)):
         want = {name: array.astype(np.float64) for name, array, _ in floats.run(part, wanted)}
         have = {
             name: array if q is None else q.real(array)

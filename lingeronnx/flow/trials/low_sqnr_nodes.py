@@ -50,8 +50,8 @@ def select_low_sqnr_nodes_to_offload(best: Candidate, progress: Progress | None 
     prepared = best.prepared.without_effort
 
     def evaluate_offload(host: Mapping[str, str]) -> Candidate:
-        offloaded = prepared.with_host({**prepared.parts.floats, **host})
-        planned = plan_model(offloaded, None, progress, best.planned.observed)
+        offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
+        planned = plan_model(offloaded, None, progress, best.planned.calibration)
         return build_candidate(offloaded, planned, planned.graph, progress, locate_break=False)
 
     now, found = evaluate_offload({}), dict[str, str]()
@@ -83,7 +83,9 @@ def find_low_sqnr_nodes(parts: Partition, own: Mapping[str, float], least: float
     own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers. A
     `least` without an end is all that is no layer; what only multiplies each number by another is none.
     """
-    lowest = {str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.nodes}
+    lowest = {
+        str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.integer_nodes
+    }
     work = {str(node.name): count_macs(node) for node in parts.graph.graph}
     layers = {str(node.name) for node in parts.graph.graph if count_macs(node) > _count_written_elements(node)}
     left = _MAX_OFFLOADED_MAC_SHARE * sum(work.values()) - sum(work[name] for name in parts.floats if name in work)
@@ -93,9 +95,9 @@ def find_low_sqnr_nodes(parts: Partition, own: Mapping[str, float], least: float
             left -= work[name]
             left_over = "little" if lowest[name] == math.inf else f"{lowest[name]:.0f} dB"
             found[name] = f"8 bits leave {left_over} of what it computes: measured, it is better in float"
-    for node, op in reversed(parts.nodes):
+    for node, op in reversed(parts.integer_nodes):
         readers = [str(use.node.name) for value in node.outputs for use in value.uses()]
-        if op.moves and any(reader in found for reader in readers):
+        if op.is_data_movement and any(reader in found for reader in readers):
             found.setdefault(str(node.name), "it only moves what the host reads, for which 8 bits are too few")
     return found
 
@@ -107,14 +109,14 @@ def _count_written_elements(node: ir.Node) -> int:
 
 def measure_node_sqnr(best: Candidate) -> dict[str, float]:
     """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}."""
-    lowered, exact, data = best.lowered.graph, best.exact, best.prepared.data
+    lowered, exact, data = best.lowered.graph, best.float_graph, best.prepared.data
     session = open_lowered_session(lowered, best.planned.target)
     floats, takes = map_to_float_names(lowered), {spec.name for spec in session.inputs}
     known = {str(v.name) for v in ir.iter_values(exact)}
     found: dict[str, Agreement] = {}
     runner: FloatRunner | None = None
-    samples = data.first(_MAX_BATCHES * best.prepared.few)
-    for feed in itertools.islice(data.pieces(samples, best.prepared.few), _MAX_BATCHES):
+    samples = data.first(_MAX_BATCHES * best.prepared.comparison_batch_size)
+    for feed in itertools.islice(data.split_feeds(samples, best.prepared.comparison_batch_size), _MAX_BATCHES):
         given = {name: array for name, array in feed.items() if name in takes}
         held = {
             name: (floats.get(name, name), array.shape, q)

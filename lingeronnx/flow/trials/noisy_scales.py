@@ -34,30 +34,30 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
     A note says which, and what they gained. Scales that were given stay; so do those of free numbers, which fill the
     integers anyway, and those of a model that is fed its own states, whose calls say little one by one.
     """
-    prepared, planned, exact = candidate.prepared, candidate.planned, candidate.exact
-    choice = planned.basis.choice
+    prepared, planned, exact = candidate.prepared, candidate.planned, candidate.float_graph
+    choice = planned.basis.policy
     if choice is None or choice.mode != "q-value" or choice.calibrator != "mse" or prepared.conf.state:
         return candidate
-    if not can_choose_by_samples(prepared) or candidate.fidelity.inner_errors.shape[1] < _MIN_SAMPLES:
+    if not can_choose_by_samples(prepared) or candidate.fidelity.measured_errors.shape[1] < _MIN_SAMPLES:
         return candidate
     if (
         min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
-        or candidate.fidelity.inner_level >= _MAX_SQNR_DB
+        or candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
     ):
         return candidate
     if progress is not None:
         progress("finer scales", 0, None)
     best, finer = candidate, []
-    shared = group_shared_scales(planned.parts, planned.target)
+    shared = group_shared_scales(planned.partition, planned.target)
     for names in _select_noisiest_scales(planned, planned.plan, shared):
-        plan = rescale_tensors(best.planned.plan, names, _OCTAVE, planned.parts, shared, planned.target)
+        plan = rescale_tensors(best.planned.plan, names, _OCTAVE, planned.partition, shared, planned.target)
         if plan is None:
             continue
         other = build_candidate(prepared, replace(planned, plan=plan), exact, progress, locate_break=False)
         step = _measured_gain(best, other)
         criterion, accepted = (
             {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z},
-            step.clear(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z),
+            step.is_significant(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z),
         )
         if not log_verdict("noisiest", accepted, criterion=criterion, measured=step.figures):
             break
@@ -65,33 +65,33 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
         finer.append(names[-1])
     if not finer:
         return candidate
-    if best.fidelity.lossy:  # once more, to say where it breaks
+    if best.fidelity.is_lossy:  # once more, to say where it breaks
         best = build_candidate(prepared, best.planned, exact, progress)
     what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    nearer = f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
+    nearer = f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's {best.fidelity.measured_on}"
     return best.with_notes([f"{what}: that brings the outputs {nearer}"])
 
 
 def _measured_gain(old: Candidate, new: Candidate) -> Gain:
     """Return what `new` gains at the outputs, or where a function of their own hides it, in front of that."""
-    before, after = old.fidelity.inner_errors, new.fidelity.inner_errors
-    return compute_gain(before, after, new.fidelity.inner_power, before.shape[1])
+    before, after = old.fidelity.measured_errors, new.fidelity.measured_errors
+    return compute_gain(before, after, new.fidelity.measured_power, before.shape[1])
 
 
 def _select_noisiest_scales(
     planned: PlannedModel, plan: Plan, shared_groups: tuple[SharedScaleGroup, ...]
 ) -> list[list[str]]:
     """Return the tensors of the scales with the most noise of their own, beside their power, the noisiest first."""
-    choice, stats = planned.basis.choice, planned.basis.stats
+    choice, stats = planned.basis.policy, planned.basis.stats
     assert choice is not None
     fixed = {
-        *find_saturated_clip_bounds(planned.parts, planned.target),
-        *(n for n, said in choice.own.items() if "scale" in said),
+        *find_saturated_clip_bounds(planned.partition, planned.target),
+        *(n for n, said in choice.overrides.items() if "scale" in said),
     }
     noise = []
     for group, names in find_searchable_scales(plan, shared_groups, frozenset(fixed)):
-        seen = group.stats(stats)
-        if seen is not None and seen.power > 0:
+        seen = group.merged_stats(stats)
+        if seen is not None and seen.mean_square > 0:
             q = plan.tensors[names[0]]
-            noise.append((seen.error(float(q.scale), q.low, q.high) / seen.power, names))
+            noise.append((seen.quantization_error(float(q.scale), q.low, q.high) / seen.mean_square, names))
     return [names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MAX_SCALES]]

@@ -28,37 +28,39 @@ MIN_GAIN_DB = 0.1
 
 def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
-    target, choice = planned.target, planned.basis.choice
+    target, choice = planned.target, planned.basis.policy
     bits = max(target.out_bits)
-    if not target.packs or choice is None or bits <= min(target.out_bits):
+    if not target.has_packer or choice is None or bits <= min(target.out_bits):
         return None
-    return _with_output_bits(planned, planned.parts.wide_outputs(target), bits)
+    return _with_output_bits(planned, planned.partition.wide_outputs(target), bits)
 
 
 def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
     target = planned.target
-    if planned.basis.choice is None or not target.curve_bits:
+    if planned.basis.policy is None or not target.curve_bits:
         return None
     try:
-        return _with_output_bits(planned, planned.parts.fine_inputs(target), max(target.curve_bits))
+        return _with_output_bits(planned, planned.partition.curve_input_exponents(target), max(target.curve_bits))
     except ConstraintError:
         return None
 
 
 def _with_output_bits(planned: PlannedModel, names: Iterable[str], bits: int) -> PlannedModel | None:
     """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
-    choice, target = planned.basis.choice, planned.target
+    choice, target = planned.basis.policy, planned.target
     assert choice is not None
-    own, said = choice.own, {"out_bits", "bits", "scale"}
+    own, said = choice.overrides, {"out_bits", "bits", "scale"}
     free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
     if not free:
         return None
-    choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
-    tensors = dict(planned.plan.tensors)
-    apply_output_bits(tensors, planned.parts, planned.basis.stats, choice, target)
-    plan, moves = legalize(
-        planned.plan.with_tensors(tensors), planned.parts, group_shared_scales(planned.parts, target), target
+    choice = replace(
+        choice, overrides={**choice.overrides, **{n: {**choice.overrides.get(n, {}), "out_bits": bits} for n in free}}
     )
-    basis = replace(planned.basis, choice=choice)
+    tensors = dict(planned.plan.tensors)
+    apply_output_bits(tensors, planned.partition, planned.basis.stats, choice, target)
+    plan, moves = legalize(
+        planned.plan.with_tensors(tensors), planned.partition, group_shared_scales(planned.partition, target), target
+    )
+    basis = replace(planned.basis, policy=choice)
     return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])

@@ -36,7 +36,7 @@ def try_finer_granularity(candidate: Candidate, progress: Progress | None = None
     """
     prepared, planned = candidate.prepared, candidate.planned
     settings = _finer_settings(prepared)
-    named = bool(prepared.conf.overrides) or planned.basis.choice is None or prepared.read is not None
+    named = bool(prepared.conf.overrides) or planned.basis.policy is None or prepared.read is not None
     if (
         not settings
         or named
@@ -48,7 +48,7 @@ def try_finer_granularity(candidate: Candidate, progress: Progress | None = None
         progress("finer scales", 0, None)
     other = prepared.with_settings(settings)
     try:
-        replanned = assign_scales(other, calibrate_model(other, None, planned.observed))
+        replanned = assign_scales(other, calibrate_model(other, None, planned.calibration))
         first = build_candidate(other, replanned, refine_weights(replanned, progress=progress), progress)
         finer = drop_harmful_stages(first, progress)
     except ConstraintError:  # with require_chip
@@ -60,7 +60,7 @@ def try_finer_granularity(candidate: Candidate, progress: Progress | None = None
     what = " and ".join(_SETTING_TEXTS[name] for name in settings)
     usual = " ".join(f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings)
     note = (
-        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {finer.fidelity.on}; "
+        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {finer.fidelity.measured_on}; "
         f"the usual scales: {usual}"
     )
     return finer.with_notes([note])

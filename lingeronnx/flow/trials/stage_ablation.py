@@ -47,15 +47,15 @@ def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) 
     prepared, planned = candidate.prepared, candidate.planned
     bare = _build_unrefined(prepared, planned, progress)
     best = _choose_refinement(candidate, bare, progress)
-    other = _plan_without_transforms(prepared, planned, progress) if planned.basis.choice is not None else None
+    other = _plan_without_transforms(prepared, planned, progress) if planned.basis.policy is not None else None
     if other is not None:
         plain = _build_unrefined(prepared, other, progress)
         if is_better(bare, plain):
             again = _build_refined(prepared, other, RefinementOptions(), progress)
             best = _prefer_if_better(best, _choose_refinement(again, plain, progress), _TRANSFORMS_DROPPED)
-    if best is candidate or not best.fidelity.lossy:
+    if best is candidate or not best.fidelity.is_lossy:
         return best
-    return build_candidate(prepared, best.planned, best.exact, progress)  # once more, to say where it breaks
+    return build_candidate(prepared, best.planned, best.float_graph, progress)  # once more, to say where it breaks
 
 
 def _choose_refinement(candidate: Candidate, bare: Candidate, progress: Progress | None) -> Candidate:
@@ -67,7 +67,7 @@ def _choose_refinement(candidate: Candidate, bare: Candidate, progress: Progress
     ):
         best = _prefer_if_better(
             best,
-            _build_refined(candidate.prepared, candidate.planned, RefinementOptions(means=True), progress),
+            _build_refined(candidate.prepared, candidate.planned, RefinementOptions(match_relu_means=True), progress),
             _RELU_MEANS_USED,
         )
     return best
@@ -90,7 +90,7 @@ def _plan_without_transforms(
 ) -> PlannedModel | None:
     """Return the same model under scales for its ranges as they are; None where these are the scales it has."""
     try:
-        plain = plan_without_range_transforms(prepared, progress, planned.observed)
+        plain = plan_without_range_transforms(prepared, progress, planned.calibration)
     except ConstraintError:  # with require_chip: a scale that the chip does not hold
         return None
     same = (plain.plan.tensors, plain.plan.transforms) == (planned.plan.tensors, planned.plan.transforms)
@@ -106,7 +106,7 @@ def _prefer_if_better(best: Candidate, other: Candidate, why: str) -> Candidate:
     )
     if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=why):
         return best
-    gain = f"{mean_sqnr_gain_db(best, other):.1f} dB nearer to the float model's {other.fidelity.on}"
+    gain = f"{mean_sqnr_gain_db(best, other):.1f} dB nearer to the float model's {other.fidelity.measured_on}"
     return other.with_notes([f"{why}: that brings the outputs {gain}"])
 
 

@@ -35,15 +35,15 @@ class Concat(Format):
 
     name = "iqCat"
     signature = Signature("x:integer*", "integer", rules.infer_concat)
-    further = (
+    extra_attributes = (
         *(Attr(f"scale_x_{i}", "f", None) for i in range(_MAX_INPUTS)),
         *(Attr(f"x_{i}_bits", "i", None) for i in range(_MAX_INPUTS)),
         *(make_zero_point_spec(f"x_{i}") for i in range(_MAX_INPUTS)),
     )
-    unsaid = ("data_bits", "o_bits")
+    v1_implicit_attributes = ("data_bits", "o_bits")
     kind = Arithmetic
     v3_name = "QCat"
-    zero_points = True
+    supports_zero_points = True
     attributes = (
         Attr("dim", "i", None),
         Attr("axis", "i", None),
@@ -52,7 +52,7 @@ class Concat(Format):
         make_zero_point_spec("o"),
     )
 
-    def operands(self, node: ir.Node) -> list[int]:
+    def kernel_inputs(self, node: ir.Node) -> list[int]:
         """Return all inputs."""
         return list(range(len(node.inputs)))
 
@@ -62,23 +62,23 @@ class Concat(Format):
         zeros = make_zero_point_attributes(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
         return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The axis is called so, and every input has a width."""
-        renamed = rename_dim_to_axis(super().to_v3(attrs, inputs))
+        renamed = rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
         renamed.pop("data_bits")
         return {**renamed, **{f"x_{i}_bits": renamed.get(f"x_{i}_bits", 8) for i in range(inputs)}}
 
-    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
+    def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """The axis is called dim."""
-        renamed = super().to_v1(attrs, node)
+        renamed = super().to_v1_attributes(attrs, node)
         axis = get_int(renamed, "axis")
         return {**{key: value for key, value in renamed.items() if key != "axis"}, "dim": axis}
 
-    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return one scale for each input."""
         return {int(k[8:]): qparams_from_attributes(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
 
         Where it only raises scales, an input above the output's scale becomes 0.
@@ -87,23 +87,25 @@ class Concat(Format):
         from simulator.kernels import Concat as Kernel
         from simulator.kernels import subtract_zero_points
 
-        axis = get_int(info.attrs, "dim" if info.attrs["dim"] is not None else "axis", 0)
-        scales = self.read_scales(info.attrs)
-        rescales, zeros, bits = [], [], get_int(info.attrs, "o_bits", 8)
+        axis = get_int(info.attributes, "dim" if info.attributes["dim"] is not None else "axis", 0)
+        scales = self.input_qparams(info.attributes)
+        rescales, zeros, bits = [], [], get_int(info.attributes, "o_bits", 8)
         for index in range(len(info.node.inputs)):
-            ratio = info.ratio(scales[index].scale) if index in scales else 1.0
-            lost = info.how(Arithmetic).raises_only and ratio < 1
-            same = ratio == 1 and info.zero(f"x_{index}") == info.zero("o")  # as it is, whatever stands for 0
+            ratio = info.output_scale_ratio(scales[index].scale) if index in scales else 1.0
+            lost = info.expect_arithmetic(Arithmetic).raises_only and ratio < 1
+            same = ratio == 1 and info.zero_point(f"x_{index}") == info.zero_point(
+                "o"
+            )  # as it is, whatever stands for 0
             rescales.append(
                 Rescale.from_shift(ZEROING_SHIFT, bits) if lost else info.rescale(ratio, bits, 0 if same else None)
             )
-            zeros.append(0 if same else info.zero(f"x_{index}"))
+            zeros.append(0 if same else info.zero_point(f"x_{index}"))
         return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Join the inputs."""
         axis = get_int(builder.attrs, "dim" if builder.attrs["dim"] is not None else "axis", 0)
-        return [builder("Concat", *(builder.input(i) for i in range(len(builder.node.inputs))), axis=axis)]
+        return [builder("Concat", *(builder.float_input(i) for i in range(len(builder.node.inputs))), axis=axis)]
 
 
 CONCAT = Concat()

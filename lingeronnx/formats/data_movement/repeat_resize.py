@@ -25,30 +25,30 @@ class _IndexedIntegerOp(Format):
     """Bound to the positions that each axis of the output reads."""
 
     domain = ""
-    zero_points = True
+    supports_zero_points = True
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the positions of each axis; those that stay as they are count as none."""
         from simulator.kernels import IndexSelect
 
-        shape = info.source_shapes[0]
-        places = [self.places(info, axis, size) for axis, size in enumerate(shape)]
+        shape = info.input_shapes[0]
+        places = [self.source_positions(info, axis, size) for axis, size in enumerate(shape)]
         same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
-        return IndexSelect(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill(info))
+        return IndexSelect(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill_value(info))
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return the positions of an axis of `size`."""
         raise NotImplementedError
 
-    def fill(self, bound: KernelInfo) -> int | None:
+    def fill_value(self, bound: KernelInfo) -> int | None:
         """Return what stands at position -1."""
         return None
 
-    def constants(self, bound: KernelInfo, index: int, what: str) -> list[int]:
+    def read_per_axis_constant(self, bound: KernelInfo, index: int, what: str) -> list[int]:
         """Return constant input `index`, one number per axis."""
-        values = [int(v) for v in bound.constant(index, "int64 int32", what).reshape(-1)]
-        if len(values) != len(bound.source_shapes[0]):
-            raise ModelError(f"{bound.where}: its {what} has {len(values)} numbers; one per axis is needed")
+        values = [int(v) for v in bound.require_constant(index, "int64 int32", what).reshape(-1)]
+        if len(values) != len(bound.input_shapes[0]):
+            raise ModelError(f"{bound.label}: its {what} has {len(values)} numbers; one per axis is needed")
         return values
 
 
@@ -57,9 +57,9 @@ class Tile(_IndexedIntegerOp):
 
     name = "Tile"
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return all positions, again and again."""
-        return np.tile(np.arange(size), self.constants(bound, 1, "number of repeats")[axis])
+        return np.tile(np.arange(size), self.read_per_axis_constant(bound, 1, "number of repeats")[axis])
 
 
 TILE = Tile()
@@ -70,11 +70,11 @@ class Expand(_IndexedIntegerOp):
 
     name = "Expand"
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Zero throughout, or as it is."""
-        wanted = self.constants(bound, 1, "shape")[axis]
+        wanted = self.read_per_axis_constant(bound, 1, "shape")[axis]
         if size != 1 and wanted not in (1, size):
-            raise ModelError(f"{bound.where}: axis {axis} of size {size} does not expand to {wanted}")
+            raise ModelError(f"{bound.label}: axis {axis} of size {size} does not expand to {wanted}")
         return np.zeros(wanted, int) if size == 1 else np.arange(size)
 
 
@@ -109,29 +109,29 @@ class Pad(_IndexedIntegerOp):
         """Return the attributes of a node that reads and writes `q`."""
         return {"scale_x": q.scale, "scale_o": q.scale, **make_zero_point_attributes(x=q, o=q)}
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """-1 outside, or what the mode finds there."""
-        pads = [int(p) for p in bound.constant(1, "int64", "pads").reshape(-1)]
-        rank = len(bound.source_shapes[0])
+        pads = [int(p) for p in bound.require_constant(1, "int64", "pads").reshape(-1)]
+        rank = len(bound.input_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
-            raise ModelError(f"{bound.where}: pads {pads} do not fit {rank} axes")
-        mode = _PAD_MODES[bound.how(PadArithmetic).swapped].get(str(bound.attrs["mode"]))
+            raise ModelError(f"{bound.label}: pads {pads} do not fit {rank} axes")
+        mode = _PAD_MODES[bound.expect_arithmetic(PadArithmetic).swapped].get(str(bound.attributes["mode"]))
         if mode is None:
-            raise ModelError(f"{bound.where}: no such mode: {bound.attrs['mode']}")
+            raise ModelError(f"{bound.label}: no such mode: {bound.attributes['mode']}")
         around = pads[axis], pads[axis + rank]
         if mode == "constant":
             return np.pad(np.arange(size), around, constant_values=-1)
         return np.pad(np.arange(size), around, mode=mode)  # type: ignore[call-overload]
 
-    def fill(self, bound: KernelInfo) -> int | None:
+    def fill_value(self, bound: KernelInfo) -> int | None:
         """The constant, 0 by default."""
-        return int(bound.consts[2].reshape(-1)[0]) if 2 in bound.consts else 0
+        return int(bound.constants[2].reshape(-1)[0]) if 2 in bound.constants else 0
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the standard operator, the constant in real numbers."""
-        value = builder.constant(np.float32(builder.number(self.fill(builder.bound) or 0)), "value")
-        mode = _PAD_MODES[builder.bound.how(PadArithmetic).swapped][str(builder.attrs["mode"])]
-        return [builder("Pad", builder.input(), builder.given(1), value, mode=mode)]
+        value = builder.add_constant(np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value")
+        mode = _PAD_MODES[builder.info.expect_arithmetic(PadArithmetic).swapped][str(builder.attrs["mode"])]
+        return [builder("Pad", builder.float_input(), builder.raw_input(1), value, mode=mode)]
 
 
 PAD = Pad()
@@ -147,14 +147,14 @@ class Resize(_IndexedIntegerOp):
         Attr("nearest_mode", "s", "round_prefer_floor"),
     )
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """The nearest element, by ONNX's rules for coordinates and ties."""
-        factors = bound.constant(2, "float32", "list of factors").reshape(-1)
+        factors = bound.require_constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
-        modes = str(bound.attrs["coordinate_transformation_mode"]), str(bound.attrs["nearest_mode"])
+        modes = str(bound.attributes["coordinate_transformation_mode"]), str(bound.attributes["nearest_mode"])
         places = _compute_nearest_positions(*modes, factor, size, int(size * factor))
-        if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
-            raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
+        if places is None or bound.attributes["mode"] != "nearest" or len(factors) != len(bound.input_shapes[0]):
+            raise ModelError(f"{bound.label}: only resizing to the nearest element has an integer form")
         return places
 
 
@@ -206,20 +206,22 @@ class ShuffleChannel(_IndexedIntegerOp):
     domain = "thinker"
     attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
 
-    def places(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
+    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """The transposed order along its axis."""
-        groups = get_int(bound.attrs, "groups")
-        if axis != get_int(bound.attrs, "axis") % len(bound.source_shapes[0]):
+        groups = get_int(bound.attributes, "groups")
+        if axis != get_int(bound.attributes, "axis") % len(bound.input_shapes[0]):
             return np.arange(size)
         if groups < 1 or size % groups:
-            raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
+            raise ModelError(f"{bound.label}: {size} channels do not fall into {groups} groups")
         return np.arange(size).reshape(groups, -1).T.reshape(-1)
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the channels in their new order."""
-        axis = get_int(builder.attrs, "axis") % len(builder.bound.source_shapes[0])
-        order = builder.constant(self.places(builder.bound, axis, builder.bound.source_shapes[0][axis]), "order")
-        return [builder("Gather", builder.input(), order, axis=axis)]
+        axis = get_int(builder.attrs, "axis") % len(builder.info.input_shapes[0])
+        order = builder.add_constant(
+            self.source_positions(builder.info, axis, builder.info.input_shapes[0][axis]), "order"
+        )
+        return [builder("Gather", builder.float_input(), order, axis=axis)]
 
 
 SHUFFLE_CHANNEL = ShuffleChannel()

@@ -77,16 +77,16 @@ class Slice(Format):
 
     name = "Slice"
     domain = ""
-    zero_points = True
+    supports_zero_points = True
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the positions of each axis."""
         from simulator.kernels import IndexSelect
 
-        shape = info.source_shapes[0]
-        ranges = read_slices(info.node, info.consts.get, len(shape))
+        shape = info.input_shapes[0]
+        ranges = read_slices(info.node, info.constants.get, len(shape))
         if ranges is None:
-            raise ModelError(f"{info.where}: its bounds must be constants")
+            raise ModelError(f"{info.label}: its bounds must be constants")
         places: list[np.ndarray | None] = [None] * len(shape)
         for axis, part in ranges.items():
             index = np.arange(shape[axis])[part]
@@ -102,32 +102,32 @@ class Split(Format):
 
     name = "Split"
     signature = Signature("x:integer split:index?", "integer*", rules.infer_split)
-    exempt = "sizes in an attribute dims, a number or a list, beside the standard's split"
-    exempt_by = "dims"
+    nonstandard_usage = "sizes in an attribute dims, a number or a list, beside the standard's split"
+    nonstandard_attribute = "dims"
     domain = ""
-    zero_points = True
+    supports_zero_points = True
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the cutter; the sizes are `split`, a second input, a list `dims`, or equal."""
         from simulator.kernels import Split as Kernel
 
-        return Kernel(*self.parts(info))
+        return Kernel(*self.split_sizes(info))
 
-    def parts(self, bound: KernelInfo) -> tuple[int, list[int]]:
+    def split_sizes(self, bound: KernelInfo) -> tuple[int, list[int]]:
         """Return the axis, and the size of each part along it."""
-        shape, a = bound.source_shapes[0], bound.attrs
+        shape, a = bound.input_shapes[0], bound.attributes
         axis, count = get_int(a, "axis") % len(shape), len(bound.node.outputs)
         each = -(-shape[axis] // count)
         equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
-        second = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None
+        second = bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else None
         listed = get_ints(a, "dims") if isinstance(a["dims"], list) else None
         return axis, get_ints(a, "split", second or listed or equal)
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the parts."""
-        axis, sizes = self.parts(builder.bound)
-        return builder.same(builder.input(), attributes={"axis": axis, "split": sizes})
+        axis, sizes = self.split_sizes(builder.info)
+        return builder.add_same_op(builder.float_input(), attributes={"axis": axis, "split": sizes})
 
 
 SPLIT = Split()
@@ -138,7 +138,7 @@ class Gather(Format):
 
     name = v3_name = "Gather"
     domain = ""
-    zero_points = True
+    supports_zero_points = True
     attributes = (
         Attr("axis", "i", 0),
         Attr("parameter_bits", "i", 8),
@@ -150,40 +150,40 @@ class Gather(Format):
         """Return the attributes of an embedding whose table is held as `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
-    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
+    def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def operands(self, node: ir.Node) -> list[int]:
+    def kernel_inputs(self, node: ir.Node) -> list[int]:
         """The index of an embedding."""
         return [0] if ir.const_value(node.inputs[0]) is None else [1]
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel of the one or the other."""
         from simulator.kernels import Gather as Kernel
         from simulator.kernels import Lookup
 
-        axis, index = get_int(info.attrs, "axis"), info.consts.get(1)
-        if 0 in info.consts:
+        axis, index = get_int(info.attributes, "axis"), info.constants.get(1)
+        if 0 in info.constants:
             if axis or index is not None:
-                raise ModelError(f"{info.where}: a constant table is read by rows and by a computed index only")
-            return Lookup(info.constant(0, "int8 int16", "table"))
+                raise ModelError(f"{info.label}: a constant table is read by rows and by a computed index only")
+            return Lookup(info.require_constant(0, "int8 int16", "table"))
         if index is None:
-            raise ModelError(f"{info.where}: its index must be a constant")
-        size = info.source_shapes[0][axis]
-        return Kernel(axis % len(info.source_shapes[0]), np.where(index < 0, index + size, index))
+            raise ModelError(f"{info.label}: its index must be a constant")
+        size = info.input_shapes[0][axis]
+        return Kernel(axis % len(info.input_shapes[0]), np.where(index < 0, index + size, index))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the choice, of the table's real values where there is one."""
         axis, bits = get_int(builder.attrs, "axis"), get_int(builder.attrs, "parameter_bits", 8)
-        if 0 not in builder.bound.consts:
-            return [builder("Gather", builder.input(), builder.given(1), axis=axis)]
+        if 0 not in builder.info.constants:
+            return [builder("Gather", builder.float_input(), builder.raw_input(1), axis=axis)]
         scale = get_number(builder.attrs, "scale_o" if builder.attrs["scale_o"] else "scale_x")
-        return [builder("Gather", builder.held(0, scale, bits=bits), builder.given(1), axis=axis)]
+        return [builder("Gather", builder.held(0, scale, bits=bits), builder.raw_input(1), axis=axis)]
 
-    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
+    def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
-        return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
+        return super().output_qparams({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 
 
 GATHER = Gather()
@@ -194,19 +194,21 @@ class ArgMax(Format):
 
     name = "ArgMax"
     signature = Signature("x:integer", "integer", rules.infer_argmax)
-    exempt = "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions"
+    nonstandard_usage = (
+        "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions"
+    )
     domain = ""
     attributes = (Attr("axis", "i", 0),)
 
-    def bind(self, info: KernelInfo) -> Kernel:
+    def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the search for the largest integer."""
         from simulator.kernels import ArgMax as Kernel
 
-        return Kernel(get_int(info.attrs, "axis"))
+        return Kernel(get_int(info.attributes, "axis"))
 
-    def meaning(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """There is none: the standard operator gives positions alone."""
-        raise ModelError(f"{builder.bound.where}: standard operators have no counterpart")
+        raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
 
 
 ARG_MAX = ArgMax()

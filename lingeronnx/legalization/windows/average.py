@@ -13,14 +13,14 @@ __all__ = ["split_average"]
 
 def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Put two averages in place of the one."""
-    if node.op_type != "AveragePool" or target.pool is None or not target.breaks(node, "split-average"):
+    if node.op_type != "AveragePool" or target.pool_limits is None or not target.needs_rewrite(node, "split-average"):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
     dims = ir.get_shape(node.outputs[0]) or ()
     tiles = list(ir.get_attr(node, "strides") or [1, 1]) == [height, width] or tuple(dims[2:]) == (1, 1)
     if not tiles or any(ir.get_attr(node, "pads", [0])) or ir.get_attr(node, "ceil_mode", 0):
         return None
-    most = target.pool.max_average_area
+    most = target.pool_limits.max_average_area
     first = max((d for d in range(1, height + 1) if height % d == 0 and d * width <= most), default=0)
     if not first or height // first > most:
         return None

@@ -26,7 +26,7 @@ _MOST_PARTS = 16
 def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
     conv = match_conv(node, target)
-    if conv is None or len(conv[0].kernel) != 2 or target.conv is None:
+    if conv is None or len(conv[0].kernel) != 2 or target.conv_limits is None:
         return None
     g, weight = conv
     if g.group > 1:
@@ -36,11 +36,11 @@ def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 def _part_fits_limits(target: Target, g: ConvGeometry, inputs: int, outputs: int, group: int) -> bool:
     """Whether a part of so many channels is within all limits."""
-    space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
+    space, result = [int(d or 0) for d in g.input_shape[2:]], [int(d or 0) for d in g.result[2:]]
     attributes = {**_make_conv_attributes(g), "group": group}
     source = make_detached_value([1, inputs, *space], computed=True)
     weight = make_detached_value([outputs, inputs // group, *g.kernel])
-    return not CONV2D.violations(
+    return not CONV2D.find_violations(
         make_detached_node("Conv", [source, weight], [1, outputs, *result], attributes), target
     )
 
@@ -66,9 +66,9 @@ def _find_coarsest_split(total: int, align: int, fits: Callable[[int], bool]) ->
 def _split_outputs(
     model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    assert target.conv is not None
+    assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.outputs, target.conv.channel_align, lambda size: _part_fits_limits(target, g, g.inputs, size, 1)
+        g.outputs, target.conv_limits.channel_align, lambda size: _part_fits_limits(target, g, g.inputs, size, 1)
     )
     if ranges is None:
         return None
@@ -85,21 +85,21 @@ def _split_outputs(
 def _split_inputs(
     model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    assert target.conv is not None
+    assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.inputs, target.conv.channel_align, lambda size: _part_fits_limits(target, g, size, g.outputs, 1)
+        g.inputs, target.conv_limits.channel_align, lambda size: _part_fits_limits(target, g, size, g.outputs, 1)
     )
     if ranges is None:
         return None
     make = RewriteBuilder(model, node)
     parts = []
     for number, (start, end) in enumerate(ranges):
-        source = make.crop(ir.require_input(node), 1, start, end, "channels")
+        source = make.slice_axis(ir.require_input(node), 1, start, end, "channels")
         parts.append(
             _emit_part(make, source, weight[:, start:end], number, node.inputs[2:3] if number == 0 else (), g, 1)
         )
     add_partial_sums(make, parts)
-    make.done()
+    make.replace_node()
     return f"{g.inputs} input channels in {len(ranges)} parts that are added", format_rounding_cost(len(ranges))
 
 
@@ -113,7 +113,7 @@ def _split_groups(
     make = RewriteBuilder(model, node)
     parts = []
     for number, (start, end) in enumerate(ranges):
-        source = make.crop(ir.require_input(node), 1, start * deep, end * deep, "channels")
+        source = make.slice_axis(ir.require_input(node), 1, start * deep, end * deep, "channels")
         a, b = start * each, end * each
         parts.append(_emit_part(make, source, weight[a:b], number, _slice_bias(make, number, a, b), g, end - start))
     _emit_concat(make, parts)
@@ -143,5 +143,5 @@ def _emit_part(
 
 
 def _emit_concat(make: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    make.join(parts, 1, list(make.result.shape or ()))
-    make.done()
+    make.concat_parts(parts, 1, list(make.result.shape or ()))
+    make.replace_node()

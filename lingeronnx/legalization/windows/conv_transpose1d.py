@@ -20,7 +20,7 @@ __all__ = ["convert_conv_transpose1d"]
 
 def convert_conv_transpose1d(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a ConvTranspose of one dimension as Conv, Reshape, Transpose, Reshape and a Slice."""
-    if node.op_type != "ConvTranspose" or node.domain or not Conv1d().available(target):
+    if node.op_type != "ConvTranspose" or node.domain or not Conv1d().is_available(target):
         return None
     weight, bias = (ir.const_value(v) for v in (*node.inputs[1:], None)[:2])
     source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
@@ -37,7 +37,7 @@ def convert_conv_transpose1d(model: ir.Model, node: ir.Node, target: Target) -> 
     first, last = pad // stride, (length - 1 + pad) // stride
     pads = [count - 1 - first, last - size + 1]
     make = RewriteBuilder(model, node)
-    value = make.crop(ir.require_input(node), 2, max(0, -pads[0]), size - max(0, -pads[1]), "read")
+    value = make.slice_axis(ir.require_input(node), 2, max(0, -pads[0]), size - max(0, -pads[1]), "read")
     # [I, O, j*s + r] -> [r, O, I, j], the last tap first
     phases = taps.reshape(*weight.shape[:2], count, stride)[:, :, ::-1].transpose(3, 1, 0, 2)
     inputs = [value, make.constant(np.ascontiguousarray(phases.reshape(stride * outputs, -1, count)), "phases")]
@@ -51,8 +51,8 @@ def convert_conv_transpose1d(model: ir.Model, node: ir.Node, target: Target) -> 
         value = make.reshape(value, [stride, outputs * places], "by_phase")
         value = make("Transpose", [value], [batch, outputs * places, stride], "woven", {"perm": [0, 2, 1]})
         value = make.reshape(value, [outputs, places * stride], "line")
-    make.crop(value, 2, pad - first * stride, pad - first * stride + length, "cut")
-    make.done()
+    make.slice_axis(value, 2, pad - first * stride, pad - first * stride + length, "cut")
+    make.replace_node()
     return f"a transposed convolution of lines as a convolution of {stride} phases, woven together", "exact"
 
 

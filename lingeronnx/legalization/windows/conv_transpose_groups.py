@@ -35,16 +35,18 @@ def split_conv_transpose_groups(model: ir.Model, node: ir.Node, target: Target) 
     shape[1] = each
     parts = []
     for number in range(group):
-        source = make.crop(ir.require_input(node), 1, number * deep, (number + 1) * deep, f"part{number}_channels")
+        source = make.slice_axis(
+            ir.require_input(node), 1, number * deep, (number + 1) * deep, f"part{number}_channels"
+        )
         part = np.ascontiguousarray(weight[number * deep : (number + 1) * deep])
         inputs = [source, make.constant(part, f"part{number}_weight")]
         if bias is not None:
             own = np.ascontiguousarray(bias[number * each : (number + 1) * each])
             inputs.append(make.constant(own, f"part{number}_bias"))
         parts.append(make("ConvTranspose", inputs, shape, f"part{number}", attributes))
-    if any((op := find_lowering_rule(new, target)[0]) is None or op.violations(new, target) for new in make.nodes):
-        make.undo()
+    if any((op := find_lowering_rule(new, target)[0]) is None or op.find_violations(new, target) for new in make.nodes):
+        make.discard()
         return None
-    make.join(parts, 1, list(make.result.shape or ()))
-    make.done()
+    make.concat_parts(parts, 1, list(make.result.shape or ()))
+    make.replace_node()
     return f"{group} groups of a transposed convolution side by side", "exact"

@@ -22,7 +22,7 @@ _MAX_MULTIPLIER = 16
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make one depthwise convolution per filter of a channel."""
     conv = match_conv(node, target)
-    if conv is None or len(conv[0].kernel) != 2 or not target.breaks(node, "split-depthwise"):
+    if conv is None or len(conv[0].kernel) != 2 or not target.needs_rewrite(node, "split-depthwise"):
         return None
     g, weight = conv
     many, channels = g.outputs // g.inputs, g.inputs
@@ -50,5 +50,5 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
     woven = make.reshape(joined, [many, channels, area], "by_filter")
     woven = make("Transpose", [woven], [batch, channels, many, area], "woven", {"perm": [0, 2, 1, 3]})
     make.reshape(woven, [many * channels, height, width], "restored")
-    make.done()
+    make.replace_node()
     return f"{channels} channels of {many} filters as {many} depthwise convolutions, woven together", "exact"

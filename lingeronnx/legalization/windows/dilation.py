@@ -24,7 +24,7 @@ _MAX_EXPANDED_KERNEL = 33  # taps per side beyond which the zeros would be most 
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Spread the taps of the kernel and drop the dilation."""
     conv = match_conv(node, target)
-    if conv is None or not target.breaks(node, "expand-dilation"):
+    if conv is None or not target.needs_rewrite(node, "expand-dilation"):
         return None
     g, weight = conv
     kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]
@@ -51,14 +51,14 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
     kernels.
     """
     conv = match_conv(node, target)
-    if conv is None or not target.breaks(node, "expand-dilation"):
+    if conv is None or not target.needs_rewrite(node, "expand-dilation"):
         return None
     g, weight = conv
     axis = _find_dilated_axis(g)
     if axis is None:
         return None
     taps, dilation, before = g.kernel[axis], g.dilations[axis], g.pads[axis]
-    source, result = ([int(d or 0) for d in sizes[1:]] for sizes in (g.source, g.result))
+    source, result = ([int(d or 0) for d in sizes[1:]] for sizes in (g.input_shape, g.result))
     length, wanted, columns = source[1 + axis], result[1 + axis], int(np.prod(source[2 + axis :]))
     rows = max(-(-length // dilation), taps)  # the packer wants a map that is no smaller than the kernel
     above = -(-before // dilation)
@@ -89,11 +89,11 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
     value = make("Conv", [value, make.constant(column, "column"), *node.inputs[2:]], shape, "rows", attributes)
     result[1 + axis] = written * dilation
     value = make.reshape(value, result, "joined")
-    make.crop(value, 2 + axis, cut, cut + wanted, "cut")
+    make.slice_axis(value, 2 + axis, cut, cut + wanted, "cut")
     if not all(can_lower(each, target) for each in make.nodes if each.op_type in ("Pad", "Conv")):
-        make.undo()
+        make.discard()
         return None
-    make.done()
+    make.replace_node()
     return (
         (
             f"kernel {format_sizes(g.kernel)} with dilation {format_sizes(g.dilations)} written as "
@@ -108,11 +108,11 @@ def _find_dilated_axis(g: ConvGeometry) -> int | None:
     axis = next((i for i, k in enumerate(g.kernel) if k > 1), 0)
     others = [i for i in range(len(g.kernel)) if i != axis]
     alone = all(g.kernel[i] == 1 and g.pads[i] == g.pads[len(g.kernel) + i] == 0 for i in others)
-    before = any(g.source[2 + i] != 1 for i in range(axis))
+    before = any(g.input_shape[2 + i] != 1 for i in range(axis))
     return axis if alone and not before and max(g.strides) == 1 and g.dilations[axis] > 1 else None
 
 
 def _max_line_kernel(g: ConvGeometry, target: Target) -> int:
     """Return the largest kernel of a line that needs no second one."""
-    assert target.conv is not None
-    return target.conv.max_kernel_1d if g.group == 1 else target.conv.max_kernel
+    assert target.conv_limits is not None
+    return target.conv_limits.max_kernel_1d if g.group == 1 else target.conv_limits.max_kernel

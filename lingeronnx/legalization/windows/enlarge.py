@@ -14,16 +14,16 @@ __all__ = ["enlarge_kernel"]
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make the kernel as large as the stride; the end padding grows where the last position would be lost."""
     conv = match_conv(node, target)
-    if conv is None or target.conv is None or not target.breaks(node, "enlarge-kernel"):
+    if conv is None or target.conv_limits is None or not target.needs_rewrite(node, "enlarge-kernel"):
         return None
     g, weight = conv
     rank = len(g.kernel)
     kernel = [max(k, s) for k, s in zip(g.kernel, g.strides, strict=True)]
-    if max(kernel) > target.conv.max_kernel or any(d != 1 for d in g.dilations):
+    if max(kernel) > target.conv_limits.max_kernel or any(d != 1 for d in g.dilations):
         return None
     pads = list(g.pads)
     for axis in range(rank):
-        size, out = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
+        size, out = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
         need = (out - 1) * g.strides[axis] + kernel[axis] - (size + pads[axis] + pads[rank + axis])
         pads[rank + axis] += max(0, need)
     grown = np.zeros((*weight.shape[:2], *kernel), weight.dtype)

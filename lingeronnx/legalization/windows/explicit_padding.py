@@ -19,13 +19,15 @@ __all__ = ["clip_pads_to_limits", "insert_pad_before", "move_padding_to_pad"]
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
     conv = match_conv(node, target)
-    if conv is None or target.conv is None:
+    if conv is None or target.conv_limits is None:
         return None
-    below = target.breaks(node, "pad-ahead")
-    if not target.breaks(node, "explicit-pad") and not below:
+    below = target.needs_rewrite(node, "pad-ahead")
+    if not target.needs_rewrite(node, "explicit-pad") and not below:
         return None
     g, _ = conv
-    return insert_pad_before(model, node, target, [0] * len(g.pads) if below else clip_pads_to_limits(g, target.conv))
+    return insert_pad_before(
+        model, node, target, [0] * len(g.pads) if below else clip_pads_to_limits(g, target.conv_limits)
+    )
 
 
 def clip_pads_to_limits(g: ConvGeometry, limits: ConvLimits) -> list[int]:
@@ -46,10 +48,13 @@ def insert_pad_before(
     make = RewriteBuilder(model, node)
     source = ir.require_input(node)
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
-    shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
+    shape = [
+        *(source.shape or ())[:2],
+        *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.input_shape[2:])),
+    ]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
     if not can_lower(make.nodes[0], target):
-        make.undo()
+        make.discard()
         return None
     model.graph.insert_before(node, make.nodes[0])
     node.replace_input_with(0, padded)

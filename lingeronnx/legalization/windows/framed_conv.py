@@ -29,15 +29,15 @@ _MIN_PEAK = float(np.finfo(np.float32).tiny)  # what silence is divided by
 def convert_conv_to_frames(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a convolution of one channel, whose kernel is too long, as a fully connected layer of frames."""
     conv = match_conv(node, target)
-    if conv is None or target.linear is None or target.conv is None:
+    if conv is None or target.linear_limits is None or target.conv_limits is None:
         return None
     g, weight = conv
     plain = len(g.kernel) == 1 and g.inputs == 1 and not any(g.pads) and g.dilations == (1,)
-    if not plain or g.kernel[0] <= target.conv.max_kernel_1d or not _is_consumed_by_host(node, target):
+    if not plain or g.kernel[0] <= target.conv_limits.max_kernel_1d or not _is_consumed_by_host(node, target):
         return None
     stride, count, batch = g.strides[0], int(g.result[2] or 0), (g.result or ["N"])[0]
     pieces = -(-g.kernel[0] // stride)  # of a frame; a frame begins with each piece of the line
-    needed, given = (count + pieces - 1) * stride, int(g.source[2] or 0)
+    needed, given = (count + pieces - 1) * stride, int(g.input_shape[2] or 0)
     make, x = RewriteBuilder(model, node), ir.require_input(node)
     size = make("Abs", [x], list(x.shape or ()), "size")
     peak = make("GlobalMaxPool", [size], [batch, 1, 1], "largest")
@@ -46,9 +46,9 @@ def convert_conv_to_frames(model: ir.Model, node: ir.Node, target: Target) -> tu
     if needed > given:  # the last frame ends with zeros, which have no weight
         pads = make.constant(np.array([0, 0, 0, 0, 0, needed - given], np.int64), "pads")
         line = make("Pad", [line, pads], [batch, 1, needed], "filled")
-    line = make.crop(line, 2, 0, needed, "line")
+    line = make.slice_axis(line, 2, 0, needed, "line")
     rows = make.reshape(line, [count + pieces - 1, stride], "rows")
-    parts = [make.crop(rows, 1, first, first + count, f"piece{first}") for first in range(pieces)]
+    parts = [make.slice_axis(rows, 1, first, first + count, f"piece{first}") for first in range(pieces)]
     frames = parts[0] if pieces == 1 else make("Concat", parts, [batch, count, pieces * stride], "frames", {"axis": 2})
     taps = np.zeros((g.outputs, pieces * stride), np.float32)
     taps[:, : g.kernel[0]] = weight[:, 0]
@@ -69,7 +69,7 @@ def convert_conv_to_frames(model: ir.Model, node: ir.Node, target: Target) -> tu
     for each in make.nodes:
         if each is not layer:
             each.metadata_props[HOST_REASON_KEY] = _HOST_REASON
-    make.done()
+    make.replace_node()
     declare_linear_function(model)
     return f"a kernel of {g.kernel[0]} over samples written as a product with {count} frames", "exact"
 
@@ -90,7 +90,7 @@ def _is_consumed_by_host(node: ir.Node, target: Target) -> bool:
         return False
     for reader in readers:
         op, _ = find_lowering_rule(reader, target)
-        moves = op is not None and op.moves
+        moves = op is not None and op.is_data_movement
         if not (_is_consumed_by_host(reader, target) if moves else not can_lower(reader, target)):
             return False
     return True

@@ -49,12 +49,12 @@ class _KernelPart:
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split the kernel along every axis where it is too large."""
     conv = match_conv(node, target)
-    if conv is None or target.conv is None:
+    if conv is None or target.conv_limits is None:
         return None
-    if not target.breaks(node, "split-kernel"):
+    if not target.needs_rewrite(node, "split-kernel"):
         return None
     g, weight = conv
-    if any(stride not in target.conv.strides for stride in g.strides):
+    if any(stride not in target.conv_limits.strides for stride in g.strides):
         return None
     axes = [_plan_kernel_parts(g, axis, target) for axis in range(len(g.kernel))]
     if any(parts is None for parts in axes):
@@ -80,7 +80,7 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
         }
         done.append(make("Conv", inputs, list(make.result.shape or ()), f"part{number}", attributes))
     add_partial_sums(make, done)
-    make.done()
+    make.replace_node()
     sizes = ", ".join(
         dict.fromkeys(format_sizes([p.before + p.last - p.first + 1 + p.after for p in parts]) for parts in combined)
     )
@@ -91,13 +91,13 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
 
 def _move_padding_before(model: ir.Model, node: ir.Node, target: Target, g: ConvGeometry) -> tuple[str, str] | None:
     """Pad before the convolution as much as no part of its kernel takes, where it can be split then."""
-    assert target.conv is not None
-    kept = clip_pads_to_limits(g, target.conv)
+    assert target.conv_limits is not None
+    kept = clip_pads_to_limits(g, target.conv_limits)
     less, rank = copy(g), len(g.kernel)
     less.pads = tuple(kept)
     ahead = [p - q for p, q in zip(g.pads, less.pads, strict=True)]
-    sizes = [int(d or 0) + ahead[i] + ahead[rank + i] for i, d in enumerate(g.source[2:])]
-    less.source = (*g.source[:2], *sizes)
+    sizes = [int(d or 0) + ahead[i] + ahead[rank + i] for i, d in enumerate(g.input_shape[2:])]
+    less.input_shape = (*g.input_shape[:2], *sizes)
     if any(_plan_kernel_parts(less, axis, target) is None for axis in range(rank)):
         return None
     return insert_pad_before(model, node, target, kept)
@@ -112,7 +112,7 @@ def _emit_crop(
     for axis, part in enumerate(parts):
         key = (*key, part.start, part.end)
         if key not in crops:
-            crops[key] = make.crop(source, 2 + axis, part.start, part.end, "crop")
+            crops[key] = make.slice_axis(source, 2 + axis, part.start, part.end, "crop")
         source = crops[key]
     return source
 
@@ -131,9 +131,9 @@ def _plan_kernel_parts(g: ConvGeometry, axis: int, target: Target) -> list[_Kern
 
     Where the platform has no convolution of lines, or not of such ones, a line is an image of height 1.
     """
-    assert target.conv is not None
-    limits, size, kernel = target.conv, int(g.source[2 + axis] or 0), g.kernel[axis]
-    if target.runs(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
+    assert target.conv_limits is not None
+    limits, size, kernel = target.conv_limits, int(g.input_shape[2 + axis] or 0), g.kernel[axis]
+    if target.can_run(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
         most = limits.max_kernel_1d or limits.max_kernel
     else:
         most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated
@@ -166,7 +166,7 @@ def _make_kernel_part(
     g: ConvGeometry, axis: int, limits: ConvLimits, most: int, first: int, last: int
 ) -> _KernelPart | None:
     """Return the part for the taps first .. last, widened by as few zeros as its stride and padding need."""
-    size, out = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
+    size, out = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation = g.strides[axis], g.dilations[axis]
     room = most - (last - first + 1)
     for extra in range(room + 1):

@@ -15,9 +15,9 @@ __all__ = ["split_max_pool"]
 
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Pool twice; what is still too large is split again."""
-    if node.op_type != "MaxPool" or target.pool is None or len(node.outputs) != 1:
+    if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
-    if not target.breaks(node, "split-max-pool"):
+    if not target.needs_rewrite(node, "split-max-pool"):
         return None
     kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
@@ -25,7 +25,7 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     source = ir.get_shape(node.inputs[0])
     if source is None or None in source[2:] or len(source) != rank + 2 or node.outputs[0].shape is None:
         return None
-    most = target.pool.max_kernel
+    most = target.pool_limits.max_kernel
     first: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
     second: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
     shape = list(ir.require_input(node).shape or ())
@@ -50,6 +50,6 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     make = RewriteBuilder(model, node)
     between = make("MaxPool", [ir.require_input(node)], shape, "first", first)
     make("MaxPool", [between], list(make.result.shape or ()), "second", second)
-    make.done()
+    make.replace_node()
     windows = format_sizes(first["kernel_shape"]), format_sizes(second["kernel_shape"])
     return f"maximum over {format_sizes(kernel)} in two steps, {windows[0]} and {windows[1]}", "exact"

@@ -68,7 +68,7 @@ def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
 
 def _find_read_taps(g: ConvGeometry, axis: int) -> _ReadTaps:
     """Return what an axis keeps: all of it where nothing is read, or where a part of the map would have to be cut."""
-    size, count = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
+    size, count = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation, pad = g.strides[axis], g.dilations[axis], g.pads[axis]
     places = np.arange(count)[:, None] * stride + np.arange(g.kernel[axis]) * dilation - pad
     taps = np.flatnonzero(((places >= 0) & (places < size)).any(0))

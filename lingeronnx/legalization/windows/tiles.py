@@ -29,7 +29,7 @@ _MOST_PARTS = 32
 class _TiledWindow:
     """What slides over the map [channels, height, width]; pads as in ONNX, result without the channels."""
 
-    source: tuple[int, ...]
+    input_shape: tuple[int, ...]
     result: tuple[int, ...]
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -37,7 +37,7 @@ class _TiledWindow:
     dilations: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: ir.Node) -> _TiledWindow | None:
+    def from_node(cls, node: ir.Node) -> _TiledWindow | None:
         """Read a Conv or a pool of two dimensions; None for anything else."""
         source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
         if len(source) != 4 or len(result) != 4 or None in (*source[1:], *result[1:]):
@@ -58,7 +58,7 @@ class _TiledWindow:
 
     def tile(self, axis: int, first: int, last: int) -> tuple[int, int, int, int]:
         """Return where the outputs first .. last-1 along `axis` begin and end in the map, and their two paddings."""
-        size, stride, pad = self.source[1 + axis], self.strides[axis], self.pads[axis]
+        size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
         begin = first * stride - pad
         end = (last - 1) * stride - pad + (self.kernel[axis] - 1) * self.dilations[axis] + 1
         return max(begin, 0), min(end, size), max(-begin, 0), max(end - size, 0)
@@ -72,25 +72,25 @@ def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
     """Cut the map into as few tiles as are within the limits."""
     if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
         return None
-    window = _TiledWindow.of(node)
+    window = _TiledWindow.from_node(node)
     convolves = node.op_type == "Conv"
     if window is None or (convolves and ir.get_attr(node, "group", 1) != 1):
         return None
     for parts in _iter_tile_counts(window, convolves):
         ranges = [
-            split_range(size, count) for size, count in zip((window.source[0], *window.result), parts, strict=True)
+            split_range(size, count) for size, count in zip((window.input_shape[0], *window.result), parts, strict=True)
         ]
         if _tiles_fit_limits(node, window, ranges, target):
             _emit_tiles(model, node, window, ranges)
             count = math.prod(map(len, ranges))
-            what = f"{node.op_type} on a map of {format_sizes(window.source)} in {count} tiles side by side"
+            what = f"{node.op_type} on a map of {format_sizes(window.input_shape)} in {count} tiles side by side"
             return what, "exact"
     return None
 
 
 def _iter_tile_counts(window: _TiledWindow, convolves: bool) -> Iterator[tuple[int, int, int]]:
     """Yield how often to cut channels, rows and columns: few parts first, of as many the channels, then the rows."""
-    most = [1 if convolves else min(_MOST_PARTS, window.source[0])]
+    most = [1 if convolves else min(_MOST_PARTS, window.input_shape[0])]
     most += [min(_MOST_PARTS, size) for size in window.result]
     ways = itertools.product(*(range(1, m + 1) for m in most))
     few = [(c, h, w) for c, h, w in ways if 1 < c * h * w <= _MOST_PARTS]
@@ -115,7 +115,7 @@ def _tiles_fit_limits(
             return False
         tile = _make_tile_node(node, (channels, height, width), pads, result)
         op, _ = find_lowering_rule(tile, target)
-        if op is None or op.violations(tile, target):
+        if op is None or op.find_violations(tile, target):
             return False
     return True
 
@@ -149,19 +149,19 @@ def _emit_tiles(
             return parts[0]
         shape = list(parts[0].shape or ())
         shape[axis] = sum(int(ir.require_shape(part)[axis] or 0) for part in parts)
-        return make.join(parts, axis, shape)
+        return make.concat_parts(parts, axis, shape)
 
     of_channels = []
     for first, last in ranges[0]:
-        source = make.crop(ir.require_input(node), 1, first, last, "channels")
+        source = make.slice_axis(ir.require_input(node), 1, first, last, "channels")
         of_rows = []
         for rows in ranges[1]:
             top, bottom, *above = window.tile(0, *rows)
-            band = make.crop(source, 2, top, bottom, "rows")
+            band = make.slice_axis(source, 2, top, bottom, "rows")
             of_columns = []
             for columns in ranges[2]:
                 left, right, *beside = window.tile(1, *columns)
-                tile = make.crop(band, 3, left, right, "columns")
+                tile = make.slice_axis(band, 3, left, right, "columns")
                 shape = [batch, outputs or last - first, rows[1] - rows[0], columns[1] - columns[0]]
                 pads = [above[0], beside[0], above[1], beside[1]]
                 of_columns.append(
@@ -170,4 +170,4 @@ def _emit_tiles(
             of_rows.append(joined(of_columns, 3))
         of_channels.append(joined(of_rows, 2))
     joined(of_channels, 1)
-    make.done()
+    make.replace_node()

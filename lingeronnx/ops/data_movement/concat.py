@@ -31,7 +31,7 @@ def is_repeated_tensor(value: ir.Value | None) -> bool:
 
 def check_computed_inputs(node: ir.Node, target: Target) -> object:
     """every input is computed | let the host concatenate, or feed the constant as an input."""
-    if node.op_type != "Concat" or target.limits(formats.ADD.name, BinaryOperandLimits) is None:
+    if node.op_type != "Concat" or target.get_limits(formats.ADD.name, BinaryOperandLimits) is None:
         return None
     return "a constant" if any(ir.const_value(value) is not None for value in node.inputs) else None
 
@@ -45,7 +45,7 @@ def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
 
     Nor do the parts of one tensor have scales of their own.
     """
-    how = target.computes(formats.CONCAT.name, Arithmetic)
+    how = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
     if (how is None or not how.raises_only) and _PARTS_KEY not in node.metadata_props:
         return []
     alone = [v for i in _computed_input_indices(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
@@ -56,8 +56,8 @@ def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
 class Concat(Op):
     """Concatenation along an axis other than the batch; a constant, such as a class token, has the output's scale."""
 
-    format = formats.CONCAT
-    scaling = Scaling(shared_scales=_shared_concat_scales)
+    integer_op = formats.CONCAT
+    scale_constraints = Scaling(shared_scales=_shared_concat_scales)
     floats = (("", "Concat"),)
     constraints = (check_computed_inputs,)
 
@@ -65,7 +65,7 @@ class Concat(Op):
         """Return the inputs that are computed."""
         return _computed_input_indices(node)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Not along the batch axis, and of real numbers."""
         arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
         if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
@@ -75,18 +75,18 @@ class Concat(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
-        rank, o = len(ir.require_shape(node.outputs[0])), context.written(node)
-        how = context.target.computes(self.name, Arithmetic)
+        rank, o = len(ir.require_shape(node.outputs[0])), context.output_qparams(node)
+        how = context.target.get_arithmetic(self.name, Arithmetic)
         scales, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is not None:
                 scales.append(o)
-                inputs.append(context.constant(node, index, o))
+                inputs.append(context.add_quantized_constant(node, index, o))
                 continue
-            x = context.read(node, index)
+            x = context.input_qparams(node, index)
             if how is not None and how.raises_only and x.scale > o.scale:
                 x = o
             scales.append(x)
-            inputs.append(context.integer_as(node, index, x))
+            inputs.append(context.get_requantized_input(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
         context.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)})

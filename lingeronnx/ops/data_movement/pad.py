@@ -47,7 +47,7 @@ class _PadStep(Protocol):
     @property
     def result(self) -> list[int]: ...
 
-    def written(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
+    def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
         """Return the operator, its inputs behind the first, and its attributes."""
 
 
@@ -63,12 +63,12 @@ class _PaddedImage:
         above, left, below, right = self.pads
         return [self.source[0], self.source[1] + above + below, self.source[2] + left + right]
 
-    def written(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
+    def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
         above, left, below, right = self.pads
         pads = [0, 0, above, left, 0, 0, below, right]
         return formats.PAD, _add_pad_inputs(node, low, f"pads{number}", pads), _make_pad_attributes(node, low)
 
-    def steps(self, largest: int) -> Iterator[_TapConv]:
+    def split_into_tap_convs(self, largest: int) -> Iterator[_TapConv]:
         """Yield convolutions that do the same with zeros, whose kernels are at most `largest`, and within the map."""
         left, source = list(self.pads), self.source
         while any(left):
@@ -83,11 +83,11 @@ class _PaddedImage:
 
 @dataclass(frozen=True)
 class _TapConv:
-    """A depthwise convolution of an image by the tap at `place` of its kernel."""
+    """A depthwise convolution of an image by the tap at `tap_position` of its kernel."""
 
     source: list[int]
     kernel: list[int]
-    place: list[int]
+    tap_position: list[int]
 
     @property
     def result(self) -> list[int]:
@@ -104,17 +104,19 @@ class _TapConv:
             "group": self.source[0],
         }
 
-    def written(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
+    def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
-        taps[:, 0, self.place[0], self.place[1]] = _TAP_VALUE
-        weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.written(node)
+        taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
+        weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.output_qparams(node)
         return formats.CONV2D, [weight], {**self._attributes, **formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)}
 
-    def fits(self, target: Target) -> bool:
+    def fits_limits(self, target: Target) -> bool:
         """Whether the chip takes it."""
         inputs = [make_detached_value([1, *self.source]), make_detached_value([self.source[0], 1, *self.kernel])]
-        node = make_detached_node(CONV2D.name, inputs, [1, *self.result], self._attributes, domain=CONV2D.format.domain)
-        return not CONV2D.violations(node, target)
+        node = make_detached_node(
+            CONV2D.name, inputs, [1, *self.result], self._attributes, domain=CONV2D.integer_op.domain
+        )
+        return not CONV2D.find_violations(node, target)
 
 
 def check_pad_form(node: ir.Node, target: Target) -> object:
@@ -128,12 +130,12 @@ def check_pad_form(node: ir.Node, target: Target) -> object:
 
 def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
     """Whether it becomes an iqPad of the same axes."""
-    return target.runs(formats.PAD.name) and _iqpad_supports(node, len(ir.get_shape(node.inputs[0]) or ()), target)
+    return target.can_run(formats.PAD.name) and _iqpad_supports(node, len(ir.get_shape(node.inputs[0]) or ()), target)
 
 
 def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
     """Whether the platform's iqPad takes the mode of `node` and so many axes."""
-    limits = target.limits(formats.PAD.name, PadLimits)
+    limits = target.get_limits(formats.PAD.name, PadLimits)
     return limits is None or (ir.get_attr(node, "mode", "constant") in limits.modes and rank == limits.rank)
 
 
@@ -143,12 +145,12 @@ def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
     if pads is None or ir.get_attr(node, "mode", "constant") != "constant" or None in shape[1:] or node.domain:
         return None
     images = list(_iter_padded_images([int(d or 0) for d in shape[1:]], pads))
-    if target.runs(formats.PAD.name):
+    if target.can_run(formats.PAD.name):
         return list(images) if _iqpad_supports(node, 4, target) else None
-    if target.conv is None or not target.runs(CONV2D.name) or _get_pad_value(node) != 0:
+    if target.conv_limits is None or not target.can_run(CONV2D.name) or _get_pad_value(node) != 0:
         return None
-    steps = [step for image in images for step in image.steps(target.conv.max_kernel)]
-    return list(steps) if all(step.fits(target) for step in steps) else None
+    steps = [step for image in images for step in image.split_into_tap_convs(target.conv_limits.max_kernel)]
+    return list(steps) if all(step.fits_limits(target) for step in steps) else None
 
 
 def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_PaddedImage]:
@@ -167,12 +169,12 @@ def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_
 class Pad(SameRankRule):
     """Surround with a constant, the edge, or the reflection."""
 
-    scaling = Scaling(factor="fixed")
-    format = formats.PAD
+    scale_constraints = Scaling(factor_behavior="fixed")
+    integer_op = formats.PAD
     floats = (("", "Pad"),)
     constraints = (check_pad_form,)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Constant pads that add, a finite value."""
         pads, value = get_pads(node), _get_pad_value(node)
         if pads is None or value is None or not math.isfinite(value):
@@ -180,26 +182,28 @@ class Pad(SameRankRule):
         if min(pads) < 0:
             return "it cuts instead of padding"
         return (
-            "its mode has no integer form" if ir.get_attr(node, "mode", "constant") == "wrap" else super().reject(node)
+            "its mode has no integer form"
+            if ir.get_attr(node, "mode", "constant") == "wrap"
+            else super().explain_rejection(node)
         )
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Whether the platform runs one of the two forms."""
-        return target.runs(self.name) or target.runs(CONV2D.name)
+        return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions, between reshapes."""
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
         if steps is None or _lowers_to_iqpad(node, context.target):
-            inputs = [context.integer(node, 0), *_add_pad_inputs(node, context, "pads", pads)]
+            inputs = [context.get_integer_input(node, 0), *_add_pad_inputs(node, context, "pads", pads)]
             context.emit(formats.PAD, node, inputs, _make_pad_attributes(node, context))
             return
-        q, value = context.written(node), context.integer(node, 0)
+        q, value = context.output_qparams(node), context.get_integer_input(node, 0)
         source, result = ([int(d or 1) for d in ir.require_shape(v)[1:]] for v in (node.inputs[0], node.outputs[0]))
         for number, step in enumerate(steps):
             if step.source != source:
-                value = context.insert(
+                value = context.emit_intermediate(
                     formats.RESHAPE,
                     node,
                     f"image{number}",
@@ -209,11 +213,13 @@ class Pad(SameRankRule):
                     q,
                 )
             source = step.result
-            form, constants, attrs = step.written(node, context, number)
+            form, constants, attrs = step.make_node_spec(node, context, number)
             if number == len(steps) - 1 and source == result:
                 context.emit(form, node, [value, *constants], attrs)
                 return
-            value = context.insert(form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q)
+            value = context.emit_intermediate(
+                form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q
+            )
         context.emit(formats.RESHAPE, node, [value, _add_reshape_target(node, context, "shape", result)], {})
 
 
@@ -225,7 +231,7 @@ def _add_pad_inputs(node: ir.Node, low: LoweringContext, what: str, pads: Sequen
     """Return the inputs of an iqPad behind the first: the pads, and the integer that stands for the value."""
     value, name = _get_pad_value(node), node.outputs[0].name
     assert value is not None
-    integer = int(low.written(node).integers(np.array(value)))
+    integer = int(low.output_qparams(node).integers(np.array(value)))
     return [
         low.array(f"{name}_{what}", np.array(pads, np.int64)),
         low.array(f"{name}_{what}_value", np.array([integer], np.int64)),
@@ -233,7 +239,7 @@ def _add_pad_inputs(node: ir.Node, low: LoweringContext, what: str, pads: Sequen
 
 
 def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
-    return {"mode": ir.get_attr(node, "mode", "constant"), **formats.PAD.scales(low.written(node))}
+    return {"mode": ir.get_attr(node, "mode", "constant"), **formats.PAD.scales(low.output_qparams(node))}
 
 
 def get_pads(node: ir.Node) -> list[int] | None:

@@ -17,9 +17,9 @@ __all__ = ["Expand", "Resize", "SameRankRule", "Tile"]
 class SameRankRule(Op):
     """As many axes as before, and the batch as it is."""
 
-    moves = True
+    is_data_movement = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Same number of axes, the batch as it is."""
         source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
         if source is None or result is None or len(source) != len(result):
@@ -30,44 +30,46 @@ class SameRankRule(Op):
 class Tile(SameRankRule):
     """Repetition along axes becomes Tile on integers."""
 
-    format = formats.TILE
+    integer_op = formats.TILE
     floats = (("", "Tile"),)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why the repeats are not constants, or None."""
         return (
-            "its repeats are computed at run time" if ir.const_value(node.inputs[1]) is None else super().reject(node)
+            "its repeats are computed at run time"
+            if ir.const_value(node.inputs[1]) is None
+            else super().explain_rejection(node)
         )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the repeats as they are."""
         repeats = ir.require_const_value(node.inputs[1])
         constant = context.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
-        context.emit(formats.TILE, node, [context.integer(node, 0), constant], {})
+        context.emit(formats.TILE, node, [context.get_integer_input(node, 0), constant], {})
 
 
 class Expand(SameRankRule):
     """Repeat along axes of size 1."""
 
-    format = formats.EXPAND
+    integer_op = formats.EXPAND
     floats = (("", "Expand"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in ir.require_shape(node.outputs[0])[1:])]
         constant = context.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
-        context.emit(formats.EXPAND, node, [context.integer(node, 0), constant], {})
+        context.emit(formats.EXPAND, node, [context.get_integer_input(node, 0), constant], {})
 
 
 class Resize(SameRankRule):
     """Enlarge by whole factors, taking the nearest element."""
 
-    format = formats.RESIZE
+    integer_op = formats.RESIZE
     floats = (("", "Resize"),)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Nearest, whole factors, without a region of interest."""
-        reason = super().reject(node)
+        reason = super().explain_rejection(node)
         if reason is not None:
             return reason
         if ir.get_attr(node, "mode", "nearest") != "nearest":
@@ -91,4 +93,6 @@ class Resize(SameRankRule):
             for key in ("coordinate_transformation_mode", "nearest_mode")
             if key in node.attributes
         }
-        context.emit(formats.RESIZE, node, [context.integer(node, 0), *constants], {"mode": "nearest", **attrs})
+        context.emit(
+            formats.RESIZE, node, [context.get_integer_input(node, 0), *constants], {"mode": "nearest", **attrs}
+        )

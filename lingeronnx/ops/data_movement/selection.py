@@ -23,7 +23,7 @@ __all__ = ["Gather", "Slice"]
 
 def check_slice_step(node: ir.Node, target: Target) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    limits = target.limits(formats.SLICE.name, SliceLimits)
+    limits = target.get_limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
     ranges = read_constant_slices(node)
@@ -33,12 +33,12 @@ def check_slice_step(node: ir.Node, target: Target) -> object:
 class Slice(Op):
     """A range of positions along one axis or several."""
 
-    format = formats.SLICE
-    moves = True
+    integer_op = formats.SLICE
+    is_data_movement = True
     floats = (("", "Slice"),)
     constraints = (check_slice_step,)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Constant bounds, known sizes, the whole batch."""
         shape = ir.get_shape(node.inputs[0])
         if shape is None:
@@ -58,7 +58,7 @@ class Slice(Op):
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))
         ]
-        x, name = context.integer(node, 0), node.outputs[0].name
+        x, name = context.get_integer_input(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
             before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
             bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
@@ -68,7 +68,9 @@ class Slice(Op):
             ]
             shape[axis] = len(places)
             if number < len(cuts) - 1:
-                x = context.insert(formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, context.read(node, 0))
+                x = context.emit_intermediate(
+                    formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, context.input_qparams(node, 0)
+                )
             else:
                 context.emit(formats.SLICE, node, [x, *constants], {})
 
@@ -85,22 +87,24 @@ def _shared_gather_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 
 def _supports_zero_points(node: ir.Node, target: Target) -> bool:
     """Whether it chooses among activations: the rows of a constant table are weights."""
-    return not _is_embedding(node) and formats.GATHER.zero_points
+    return not _is_embedding(node) and formats.GATHER.supports_zero_points
 
 
 class Gather(Op):
     """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
 
-    format = formats.GATHER
-    moves = True
-    scaling = Scaling(factor="fixed", shared_scales=_shared_gather_scale, zero_points=_supports_zero_points)
+    integer_op = formats.GATHER
+    is_data_movement = True
+    scale_constraints = Scaling(
+        factor_behavior="fixed", shared_scales=_shared_gather_scale, supports_zero_points=_supports_zero_points
+    )
     floats = (("", "Gather"),)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return the table, or nothing where it is a constant that a computed index reads."""
         return [] if _is_embedding(node) else [0]
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Rows by an int64 index, or a constant index of at most one axis; not along the batch."""
         table, index = (ir.const_value(value) for value in node.inputs)
         if table is not None and table.dtype.kind == "f":
@@ -117,17 +121,19 @@ class Gather(Op):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""
         if not self.data(node):
-            q = context.written(node)
-            inputs = [context.constant(node, 0, q), context.real(node, 1)]
+            q = context.output_qparams(node)
+            inputs = [context.add_quantized_constant(node, 0, q), context.real(node, 1)]
             context.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
             return
         shape, index = list(ir.require_shape(node.inputs[0])), ir.require_const_value(node.inputs[1])
         axis = ir.get_attr(node, "axis", 0) % len(shape)
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        inputs = [context.integer(node, 0), context.array(f"{node.outputs[0].name}_index", places)]
+        inputs = [context.get_integer_input(node, 0), context.array(f"{node.outputs[0].name}_index", places)]
         if index.ndim:
             context.emit(formats.GATHER, node, inputs, {"axis": axis})
             return
         shape[axis] = 1
-        one = context.insert(formats.GATHER, node, "one", inputs, {"axis": axis}, shape, context.read(node, 0))
+        one = context.emit_intermediate(
+            formats.GATHER, node, "one", inputs, {"axis": axis}, shape, context.input_qparams(node, 0)
+        )
         context.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})

@@ -34,9 +34,9 @@ def explain_batch_move(node: ir.Node) -> str | None:
 
 
 class _ShapeRule(Op):
-    moves = True
+    is_data_movement = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """The batch axis stays where it is."""
         return explain_batch_move(node)
 
@@ -44,15 +44,15 @@ class _ShapeRule(Op):
 class Reshape(_ShapeRule):
     """Reshape to a constant target."""
 
-    format = formats.RESHAPE
+    integer_op = formats.RESHAPE
     floats = (("", "Reshape"),)
-    reshapes = True
+    may_emit_reshape = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """The target is constant and keeps the batch axis."""
         if ir.const_value(node.inputs[1]) is None:
             return "its target is computed at run time"
-        reason = super().reject(node)
+        reason = super().explain_rejection(node)
         sizes = [math.prod(int(d or 1) for d in (ir.get_shape(v) or ())[1:]) for v in (node.inputs[0], node.outputs[0])]
         return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
@@ -66,21 +66,24 @@ class Reshape(_ShapeRule):
             target[0] = -1
         name = f"{node.outputs[0].name}_shape"
         context.emit(
-            formats.RESHAPE, node, [context.integer(node, 0), context.array(name, np.array(target, np.int64))], {}
+            formats.RESHAPE,
+            node,
+            [context.get_integer_input(node, 0), context.array(name, np.array(target, np.int64))],
+            {},
         )
 
 
 class Flatten(_ShapeRule):
     """Flatten from an axis on."""
 
-    format = formats.FLATTEN
+    integer_op = formats.FLATTEN
     floats = (("", "Flatten"),)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Axis 1 only: another one moves the batch."""
         rank = len(ir.get_shape(node.inputs[0]) or ())
         axis = ir.get_attr(node, "axis", 1)
-        return super().reject(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
+        return super().explain_rejection(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit it with axis 1, the only one that keeps the samples apart."""
@@ -90,7 +93,7 @@ class Flatten(_ShapeRule):
 class Squeeze(_ShapeRule):
     """Drop axes of size 1."""
 
-    format = formats.SQUEEZE
+    integer_op = formats.SQUEEZE
     floats = (("", "Squeeze"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -98,20 +101,20 @@ class Squeeze(_ShapeRule):
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
-        context.emit(formats.SQUEEZE, node, [context.integer(node, 0)], {"axes": axes})
+        context.emit(formats.SQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
 
 
 class Unsqueeze(_ShapeRule):
     """Insert axes of size 1."""
 
-    format = formats.UNSQUEEZE
+    integer_op = formats.UNSQUEEZE
     floats = (("", "Unsqueeze"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with axes as an attribute."""
         rank = len(ir.require_shape(node.outputs[0]))
         axes = sorted(a % rank for a in ir.get_axes(node) or [])
-        context.emit(formats.UNSQUEEZE, node, [context.integer(node, 0)], {"axes": axes})
+        context.emit(formats.UNSQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
 
 
 def check_transpose_rank(node: ir.Node, target: Target) -> object:
@@ -142,23 +145,25 @@ class Transpose(_ShapeRule):
     """Permute axes; the batch axis stays first."""
 
     constraints = (check_transpose_rank,)
-    format = formats.TRANSPOSE
+    integer_op = formats.TRANSPOSE
     floats = (("", "Transpose"),)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """The batch axis stays first."""
         perm = ir.get_attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
-        perm, value = tuple(ir.get_attr(node, "perm")), context.integer(node, 0)
+        perm, value = tuple(ir.get_attr(node, "perm")), context.get_integer_input(node, 0)
         shape = ir.require_shape(node.inputs[0])
-        if perm in context.target.broken_transposes:
-            first, perm = _factor_permutation(perm, context.target.broken_transposes)
+        if perm in context.target.unsupported_perms:
+            first, perm = _factor_permutation(perm, context.target.unsupported_perms)
             form, inputs, attrs = _emit_permutation(node, context, value, shape, first)
             shape = tuple(shape[axis] for axis in first)
-            value = context.insert(form, node, "rotated", inputs, attrs, shape, context.read(node, 0))
+            value = context.emit_intermediate(
+                form, node, "rotated", inputs, attrs, shape, context.input_qparams(node, 0)
+            )
         form, inputs, attrs = _emit_permutation(node, context, value, shape, perm)
         context.emit(form, node, inputs, attrs)
 
@@ -170,7 +175,7 @@ def _emit_permutation(
 
     Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
     """
-    q = low.read(node, 0)
+    q = low.input_qparams(node, 0)
     split_parts = _plan_transpose_parts(shape, perm, low.target)
     if split_parts is None:
         return formats.TRANSPOSE, [value], {"perm": list(perm)}
@@ -180,9 +185,11 @@ def _emit_permutation(
         bounds = {"start": start, "end": end, "axis": axis, "step": 1}
         slice_bounds = [low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()]
         size[axis] = end - start
-        part = low.insert(formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q)
+        part = low.emit_intermediate(formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q)
         turned = [size[a] for a in perm]
-        parts.append(low.insert(formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q))
+        parts.append(
+            low.emit_intermediate(formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q)
+        )
     return formats.CONCAT, parts, {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)}
 
 
@@ -193,7 +200,7 @@ def _plan_transpose_parts(
 
     The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
     """
-    whole = None if target.transpose is None else target.transpose.whole
+    whole = None if target.transpose is None else target.transpose.max_bytes
     if whole is None or None in shape[1:]:
         return None
     sizes = [int(d or 1) for d in shape[1:]]

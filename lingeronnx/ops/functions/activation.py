@@ -41,18 +41,20 @@ def get_clip_bounds(node: ir.Node) -> tuple[float, float] | None:
 
 def _emit_clip(node: ir.Node, low: LoweringContext, ends: tuple[int, int]) -> None:
     """Emit Clip with integer bounds."""
-    dtype = np.int8 if low.written(node).bits <= 8 else np.int16
+    dtype = np.int8 if low.output_qparams(node).bits <= 8 else np.int16
     limits = [
         low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
         for key, value in zip(("low", "high"), ends, strict=True)
     ]
-    low.emit(formats.CLIP, node, [low.integer(node, 0), *limits], {})
+    low.emit(formats.CLIP, node, [low.get_integer_input(node, 0), *limits], {})
 
 
 def can_compose_clip(node: ir.Node, target: Target) -> bool:
     """Whether a Clip(0, b) may be made of two BatchNorm2dInt and two Relu: there is no Clip, and these are there."""
     parts = (formats.RELU, formats.BATCH_NORM2D)
-    return not target.runs(formats.CLIP.name) and all(target.runs(f.name) for f in parts) and bool(nchw_shape(node))
+    return (
+        not target.can_run(formats.CLIP.name) and all(target.can_run(f.name) for f in parts) and bool(nchw_shape(node))
+    )
 
 
 def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
@@ -60,8 +62,8 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
 
     Nothing is rounded. Where ``high - x`` saturates, what comes behind is 0 with it as without.
     """
-    q, shape = low.written(node), nchw_shape(node) or ()
-    value = emit_reshape_to_nchw(low, node, low.integer(node, 0), q)
+    q, shape = low.output_qparams(node), nchw_shape(node) or ()
+    value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), q)
 
     def distance(what: str, value: ir.Value) -> ir.Value:
         return emit_channel_affine(
@@ -76,7 +78,7 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
             offset=high / q.scale,
         )
 
-    above = low.insert(formats.RELU, node, "above", [distance("distance", value)], {}, shape, q)
+    above = low.emit_intermediate(formats.RELU, node, "above", [distance("distance", value)], {}, shape, q)
     emit_from_nchw(low, node, formats.RELU, [distance("below", above)], {})
 
 
@@ -88,24 +90,24 @@ def _share_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 
 def _has_clip(node: ir.Node, target: Target) -> bool:
     """Whether there is a Clip, which cuts at any integer; saturation stands in for it around 0 only."""
-    return target.runs(formats.CLIP.name)
+    return target.can_run(formats.CLIP.name)
 
 
 #: Of Relu and Clip.
-_SCALE_CONSTRAINTS = Scaling(shared_scales=_share_scale, zero_points=_has_clip)
+_SCALE_CONSTRAINTS = Scaling(shared_scales=_share_scale, supports_zero_points=_has_clip)
 
 
 class Relu(Op):
     """Negative numbers become 0: ``max(0, x)``."""
 
-    format = formats.RELU
+    integer_op = formats.RELU
     floats = (("", "Relu"),)
-    scaling = _SCALE_CONSTRAINTS
-    keeps = True
+    scale_constraints = _SCALE_CONSTRAINTS
+    preserves_integers = True
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Relu, or Clip from the integer that stands for 0."""
-        q = context.written(node)
+        q = context.output_qparams(node)
         if q.zero_point:
             _emit_clip(node, context, (q.zero_point, q.high))
             return
@@ -115,23 +117,23 @@ class Relu(Op):
 class Clip(Op):
     """``min(max(x, low), high)`` with constant bounds, quantized with the tensor's scale."""
 
-    format = formats.CLIP
+    integer_op = formats.CLIP
     floats = (("", "Clip"),)
-    scaling = _SCALE_CONSTRAINTS
-    keeps = True
+    scale_constraints = _SCALE_CONSTRAINTS
+    preserves_integers = True
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Everywhere: by saturation where there is no Clip."""
         return True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why the bounds are not constants, or None."""
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
-    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
         limits = get_clip_bounds(node)
-        if target.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
+        if target.can_run(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
         rule = f"{target.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
         return [
@@ -147,14 +149,14 @@ class Clip(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Clip with integer bounds; Relu where the top integer is the upper one; on a chip else a composition."""
-        limits, q = get_clip_bounds(node), context.written(node)
+        limits, q = get_clip_bounds(node), context.output_qparams(node)
         assert limits is not None
         low_int, high_int = (
             int(q.integers(np.array(end))) if math.isfinite(end) else whole
             for end, whole in zip(limits, (q.low, q.high), strict=True)
         )
         if high_int == q.high and low_int == q.zero_point == 0:
-            context.emit(formats.RELU, node, [context.integer(node, 0)], {})
+            context.emit(formats.RELU, node, [context.get_integer_input(node, 0)], {})
         elif low_int == q.zero_point == 0 and q.bits <= 8 and can_compose_clip(node, context.target):
             _emit_composed_clip(node, context, high_int)
         else:

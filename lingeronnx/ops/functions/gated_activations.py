@@ -47,47 +47,47 @@ def gated_product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 class GatedActivation(Op):
     """A number times the sigmoid of a multiple of itself."""
 
-    format = formats.MUL
-    title = "SiLU, GELU (composed)"
+    integer_op = formats.MUL
+    composition_name = "SiLU, GELU (composed)"
     floats = (("", "Gelu"), ("", "Swish"), (ir.FUNCTION_DOMAIN, "Gelu"), (ir.FUNCTION_DOMAIN, "Silu"))
-    scaling = replace(TABLE_SCALE_CONSTRAINTS, max_exponent=gated_product_max_exponent)
+    scale_constraints = replace(TABLE_SCALE_CONSTRAINTS, max_output_exponent=gated_product_max_exponent)
     constraints = (check_glu_axis,)
-    reshapes = True
+    may_emit_reshape = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """All sizes known; the factor fits a weight."""
         shape = ir.get_shape(node.inputs[0])
         if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
         return None if 0 < _gate_factor(node) < 1.98 else "its factor is not between 0 and 1.98"
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Whether the platform has a sigmoid."""
-        return SIGMOID.available(target)
+        return SIGMOID.is_available(target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit what the platform has for it."""
-        if context.target.runs(TABLE.name):
+        if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
-        elif SIGMOID.tabled(context.target):
-            self._product(node, context)
+        elif SIGMOID.has_exact_table(context.target):
+            self._emit_sigmoid_product(node, context)
         else:
-            self._glu(node, context)
+            self._emit_glu(node, context)
 
-    def _product(self, node: ir.Node, low: LoweringContext) -> None:
+    def _emit_sigmoid_product(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
-        x, o, factor = low.read(node, 0), low.written(node), _gate_factor(node)
-        shape, value = [int(d or 1) for d in ir.require_shape(node.outputs[0])], low.integer(node, 0)
+        x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
+        shape, value = [int(d or 1) for d in ir.require_shape(node.outputs[0])], low.get_integer_input(node, 0)
         inner, q = value, x
         if factor != 1.0:
             q = _make_gate_qparams(x, factor)
             inner = _emit_scaled_input(node, low, value, shape, x, q, factor)
-        gate = SIGMOID.insert(node, low, inner, q, shape)
+        gate = SIGMOID.emit_intermediate(node, low, inner, q, shape)
         low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
 
-    def _glu(self, node: ir.Node, low: LoweringContext) -> None:
+    def _emit_glu(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit LinearInt and GluInt."""
-        x, o, factor = low.read(node, 0), low.written(node), _gate_factor(node)
+        x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
         shape = list(ir.require_shape(node.outputs[0]))
         count, q = int(shape[-1] or 1), _make_gate_qparams(x, factor)
         eye = np.eye(count)
@@ -95,11 +95,11 @@ class GatedActivation(Op):
         base = f"{ir.output_name(node)}_pair"
         parameters = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
         shape[-1] = 2 * count
-        pair = low.insert(
+        pair = low.emit_intermediate(
             formats.LINEAR,
             node,
             "pair",
-            [low.integer(node, 0), *parameters],
+            [low.get_integer_input(node, 0), *parameters],
             formats.LINEAR.scales(x, _WEIGHT_QPARAMS, q),
             shape,
             q,
@@ -123,13 +123,13 @@ def _emit_scaled_input(
         image = [*shape[:3], math.prod(shape[3:])]
     if image != shape:
         target = low.array(f"{base}_image_shape", _reshape_target(image, low))
-        value = low.insert(formats.RESHAPE, node, "image", [value, target], {}, image, x)
+        value = low.emit_intermediate(formats.RESHAPE, node, "image", [value, target], {}, image, x)
     factors = _WEIGHT_QPARAMS.integers(np.full(image[1], factor))
     parameters = [low.array(f"{base}_factor", factors), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
     attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT_QPARAMS, o)
-    value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o)
+    value = low.emit_intermediate(formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o)
     if image != shape:
-        value = low.insert(
+        value = low.emit_intermediate(
             formats.RESHAPE,
             node,
             "inner_back",

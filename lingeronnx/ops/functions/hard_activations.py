@@ -34,20 +34,23 @@ def _gate_coefficients(node: ir.Node) -> tuple[float, float]:
 class HardSigmoid(Op):
     """A line between 0 and 1."""
 
-    format: formats.Format = formats.RELU
-    title = "HardSigmoid (composed)"
+    integer_op: formats.Format = formats.RELU
+    composition_name = "HardSigmoid (composed)"
     floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
-    reshapes = True
-    scaling = Scaling(
-        factor="fixed", shared_scales=share_no_scales, output_bound=1.0, max_exponent=make_fixed_max_exponent(7)
+    may_emit_reshape = True
+    scale_constraints = Scaling(
+        factor_behavior="fixed",
+        shared_scales=share_no_scales,
+        output_bound=1.0,
+        max_output_exponent=make_fixed_max_exponent(7),
     )
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Its parts must be there, and no table, which rounds once."""
         parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
-        return all(target.runs(form.name) for form in parts) and not target.runs(TABLE.name)
+        return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """All sizes known; a rising line through the gate whose slope fits a weight."""
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
@@ -56,22 +59,25 @@ class HardSigmoid(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate, and a Requant where it is wanted at another scale."""
-        o, line = context.written(node), self._line_of(node, context)
+        o, line = context.output_qparams(node), self._emit_gate_line(node, context)
         if o == Q7:
             emit_from_nchw(context, node, formats.RELU, [line], {})
             return
-        gate = context.insert(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
+        gate = context.emit_intermediate(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
         emit_from_nchw(context, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
 
-    def _line_of(self, node: ir.Node, low: LoweringContext) -> ir.Value:
+    def _emit_gate_line(self, node: ir.Node, low: LoweringContext) -> ir.Value:
         """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
-        (alpha, beta), x = _gate_coefficients(node), low.read(node, 0)
-        value = emit_reshape_to_nchw(low, node, low.integer(node, 0), x)
+        (alpha, beta), x = _gate_coefficients(node), low.input_qparams(node, 0)
+        value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), x)
         w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
         if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
             near = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
             attrs = formats.REQUANT.scales(x, near)
-            value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near), near
+            value, x = (
+                low.emit_intermediate(formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near),
+                near,
+            )
         return emit_channel_affine(
             low, node, "line", value, input_qparams=x, output_qparams=Q7, weight_qparams=w, factors=alpha, offset=beta
         )
@@ -80,14 +86,18 @@ class HardSigmoid(Op):
 class HardSwish(HardSigmoid):
     """A number times a line between 0 and 1."""
 
-    format = formats.MUL
-    title = "HardSwish (composed)"
+    integer_op = formats.MUL
+    composition_name = "HardSwish (composed)"
     floats = (("", "HardSwish"), (ir.FUNCTION_DOMAIN, "HardSwish"))
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=gated_product_max_exponent)
+    scale_constraints = Scaling(
+        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=gated_product_max_exponent
+    )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate and iqMul."""
-        x, o, shape = context.read(node, 0), context.written(node), nchw_shape(node) or ()
-        gate = context.insert(formats.RELU, node, "gate", [self._line_of(node, context)], {}, shape, Q7)
-        value = emit_reshape_to_nchw(context, node, context.integer(node, 0), x)
+        x, o, shape = context.input_qparams(node, 0), context.output_qparams(node), nchw_shape(node) or ()
+        gate = context.emit_intermediate(
+            formats.RELU, node, "gate", [self._emit_gate_line(node, context)], {}, shape, Q7
+        )
+        value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x)
         emit_from_nchw(context, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))

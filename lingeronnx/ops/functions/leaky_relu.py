@@ -50,17 +50,19 @@ def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 class LeakyRelu(Op):
     """A sum of two half-lines; it has no integer operator of its own."""
 
-    format = formats.ADD
-    title = "LeakyRelu (composed)"
+    integer_op = formats.ADD
+    composition_name = "LeakyRelu (composed)"
     floats = (("", "LeakyRelu"), ("", "PRelu"))
-    reshapes = True
-    scaling = Scaling(shared_scales=share_no_scales, function=_make_leaky_relu_function, max_exponent=_sum_max_exponent)
+    may_emit_reshape = True
+    scale_constraints = Scaling(
+        shared_scales=share_no_scales, real_function=_make_leaky_relu_function, max_output_exponent=_sum_max_exponent
+    )
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Its parts must be there."""
-        return all(target.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
+        return all(target.can_run(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why it has no channels with constant slopes, or None."""
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
@@ -72,10 +74,13 @@ class LeakyRelu(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need be reshaped."""
-        steep, x, o = get_negative_slopes(node), context.read(node, 0), context.written(node)
+        steep, x, o = get_negative_slopes(node), context.input_qparams(node, 0), context.output_qparams(node)
         assert steep is not None
-        value, shape = emit_reshape_to_nchw(context, node, context.integer(node, 0), x), nchw_shape(node) or ()
-        upper = context.insert(formats.RELU, node, "upper", [value], {}, shape, x)
+        value, shape = (
+            emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x),
+            nchw_shape(node) or (),
+        )
+        upper = context.emit_intermediate(formats.RELU, node, "upper", [value], {}, shape, x)
         mirrored = emit_channel_affine(
             context,
             node,
@@ -86,7 +91,7 @@ class LeakyRelu(Op):
             weight_qparams=Affine(1.0),
             factors=-1.0,
         )
-        lower = context.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
+        lower = context.emit_intermediate(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(steep).max(initial=0)) or 1.0
         w = Affine(2.0 ** min(floor_exponent(((1 << (x.bits - 1)) - 1) / top), context.target.exponents[1]), x.bits)
         scaled = emit_channel_affine(

@@ -62,37 +62,42 @@ def evaluate_float_node(model: ir.Model, node: ir.Node, x: np.ndarray) -> np.nda
 
 def _make_table_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction | None:
     """What a table of the function holds, where the target has tables."""
-    return (lambda x: np.nan_to_num(evaluate_float_node(model, node, x))) if target.runs(formats.TABLE.name) else None
+    return (
+        (lambda x: np.nan_to_num(evaluate_float_node(model, node, x))) if target.can_run(formats.TABLE.name) else None
+    )
 
 
 def _becomes_table(node: ir.Node, target: Target) -> bool:
     """Whether it becomes a table, which takes zero points."""
-    return target.runs(formats.TABLE.name) and formats.TABLE.zero_points
+    return target.can_run(formats.TABLE.name) and formats.TABLE.supports_zero_points
 
 
 #: Of a function of one number that becomes a table where the target has tables.
 TABLE_SCALE_CONSTRAINTS = Scaling(
-    factor="fixed", shared_scales=share_no_scales, function=_make_table_function, zero_points=_becomes_table
+    factor_behavior="fixed",
+    shared_scales=share_no_scales,
+    real_function=_make_table_function,
+    supports_zero_points=_becomes_table,
 )
 
 
 class Table(Op):
     """Any function of one number."""
 
-    format = formats.TABLE
+    integer_op = formats.TABLE
     floats: tuple[tuple[str, str], ...] = (
         *(("", kind) for kind in operators.UNARY_FUNCTIONS if kind not in ("Relu", "Sigmoid", "Tanh")),
         *(("", kind) for kind in operators.BINARY_FUNCTIONS if kind not in ("Max", "Min")),
         ("", "PRelu"),
         *((ir.FUNCTION_DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
     )
-    scaling = TABLE_SCALE_CONSTRAINTS
+    scale_constraints = TABLE_SCALE_CONSTRAINTS
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is not a constant."""
         return [next((i for i, value in enumerate(node.inputs) if ir.const_value(value) is None), 0)]
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """A constant operand has one value."""
         if len(node.inputs) < 2:
             return None
@@ -103,7 +108,7 @@ class Table(Op):
         fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
         return None if fits else f"{node.op_type} with a constant of several values has no integer form"
 
-    def absence(self, node: ir.Node, target: Target) -> str:
+    def explain_unavailable(self, node: ir.Node, target: Target) -> str:
         """Return the reason: the platform has no table for this function, whose straight lines layers take up."""
         reason = f"{target.name} has no operator for {ir.display_op_type(node)}"
         straight = node.op_type in operators.AFFINE_OPS and (
@@ -116,7 +121,7 @@ class Table(Op):
         from simulator.kernels import all_integers
 
         index = self.data(node)[0]
-        x, o = context.read(node, index), context.written(node)
+        x, o = context.input_qparams(node, index), context.output_qparams(node)
         scale = float(np.float32(o.scale))
         places = all_integers(8 if x.bits <= 8 else 16) - x.zero_point
         real = evaluate_float_node(context.model, node, places / float(np.float32(x.scale)))
@@ -124,14 +129,14 @@ class Table(Op):
         entries = np.clip(counts + o.zero_point, o.low, o.high)
         table = context.array(f"{node.outputs[0].name}_table", entries.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": ir.base_op_type(node), **formats.TABLE.scales(x, o)}
-        context.emit(formats.TABLE, node, [context.integer(node, index), table], attrs)
+        context.emit(formats.TABLE, node, [context.get_integer_input(node, index), table], attrs)
 
 
 class LeakyReluTable(Table):
     """LeakyRelu, and PRelu with one slope: a positive factor passes through."""
 
     floats = (("", "LeakyRelu"), ("", "PRelu"))
-    scaling = replace(TABLE_SCALE_CONSTRAINTS, factor="passes")
+    scale_constraints = replace(TABLE_SCALE_CONSTRAINTS, factor_behavior="passes")
 
 
 TABLE, LEAKY_RELU_TABLE = Table(), LeakyReluTable()

@@ -33,20 +33,25 @@ _MAX_ONES_EXPONENT = 6
 
 
 def check_glu_axis(node: ir.Node, target: Target) -> object:
-    """where GluInt stands in for a table, the last of two or three axes is at most {target.curve.max_length} long |
+    """where GluInt stands in for a table, the last of two or three axes is at most {target.sigmoid_limits.max_length}
+    long |
     shorten it.
     """
-    if target.runs(TABLE.name) or target.curve is None:
+    if target.can_run(TABLE.name) or target.sigmoid_limits is None:
         return None
     shape = ir.get_shape(node.inputs[0]) or ()
-    fits = len(shape) in target.curve.ranks and shape[-1] is not None and shape[-1] <= target.curve.max_length
+    fits = (
+        len(shape) in target.sigmoid_limits.ranks
+        and shape[-1] is not None
+        and shape[-1] <= target.sigmoid_limits.max_length
+    )
     return None if fits else "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
     """Return the table's fractional bits, where the table takes int16 anyway."""
-    how = target.computes(form.name, LutArithmetic) if target.right(form.name) else None
-    return None if how is None or how.reading is not TableInputRule.RIGHT_ONLY else how.table.fraction
+    how = target.get_arithmetic(form.name, LutArithmetic) if target.is_computed_correctly(form.name) else None
+    return None if how is None or how.reading is not TableInputRule.RIGHT_ONLY else how.table.input_fraction_bits
 
 
 def _make_scale_constraints(form: Format) -> Scaling:
@@ -54,76 +59,86 @@ def _make_scale_constraints(form: Format) -> Scaling:
     return replace(
         TABLE_SCALE_CONSTRAINTS,
         output_bound=1.0,
-        max_exponent=make_fixed_max_exponent(7),
-        min_exponent=partial(_table_fraction_bits, form),
+        max_output_exponent=make_fixed_max_exponent(7),
+        min_input_exponent=partial(_table_fraction_bits, form),
     )
 
 
 class Sigmoid(Op):
     """The logistic function by the chip's table, or by what stands in for it."""
 
-    format = formats.SIGMOID
+    integer_op = formats.SIGMOID
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
-    scaling = _make_scale_constraints(formats.SIGMOID)
-    head = True
+    scale_constraints = _make_scale_constraints(formats.SIGMOID)
+    runs_on_host_when_last = True
     constraints: tuple[LimitCheck, ...] = (check_glu_axis,)
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """By a table of either kind, sigmoid also by GluInt."""
-        stand_in = self.format is formats.SIGMOID and target.runs(formats.GLU.name)
-        return target.runs(TABLE.name) or self.tabled(target) or stand_in
+        stand_in = self.integer_op is formats.SIGMOID and target.can_run(formats.GLU.name)
+        return target.can_run(TABLE.name) or self.has_exact_table(target) or stand_in
 
-    def absence(self, node: ir.Node, target: Target) -> str:
+    def explain_unavailable(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
-        return target.why.get(self.name) or super().absence(node, target)
+        return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the row's way, and a Requant where the output is wanted at another scale."""
-        if context.target.runs(TABLE.name):
+        if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
             return
-        x, o, shape = context.read(node, 0), context.written(node), list(ir.require_shape(node.outputs[0]))
+        x, o, shape = (
+            context.input_qparams(node, 0),
+            context.output_qparams(node),
+            list(ir.require_shape(node.outputs[0])),
+        )
         attrs: dict[str, AttributeValue] = {"scale_o": Q7.scale}
-        if self.tabled(context.target):
-            value, attrs["scale_x"] = self._wide(node, context, context.integer(node, 0), x, shape)
-            form: Format = self.format
+        if self.has_exact_table(context.target):
+            value, attrs["scale_x"] = self._emit_table_input(
+                node, context, context.get_integer_input(node, 0), x, shape
+            )
+            form: Format = self.integer_op
         else:
-            value, attrs["scale_x"] = self._with_ones(node, context, context.integer(node, 0), x)
+            value, attrs["scale_x"] = self._emit_glu_input(node, context, context.get_integer_input(node, 0), x)
             form = formats.GLU
             attrs["dim"], attrs["o_bits"] = len(shape) - 1, Q7.bits  # counted from -1, too little is planned
         if o == Q7:
             context.emit(form, node, [value], attrs)
             return
-        value = context.insert(form, node, "q7", [value], attrs, shape, Q7)
+        value = context.emit_intermediate(form, node, "q7", [value], attrs, shape, Q7)
         context.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
 
-    def insert(
+    def emit_intermediate(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine, shape: Sequence[int | None]
     ) -> ir.Value:
         """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with 7 bits."""
-        value, scale = self._wide(node, low, value, x, shape)
-        return low.insert(self.format, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7)
+        value, scale = self._emit_table_input(node, low, value, x, shape)
+        return low.emit_intermediate(
+            self.integer_op, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7
+        )
 
-    def tabled(self, target: Target) -> bool:
+    def has_exact_table(self, target: Target) -> bool:
         """Whether the row has the function right."""
-        return target.right(self.name)
+        return target.is_computed_correctly(self.name)
 
-    def _wide(
+    def _emit_table_input(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine, shape: Sequence[int | None]
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
-        how = low.target.computes(self.name, LutArithmetic)
+        how = low.target.get_arithmetic(self.name, LutArithmetic)
         if how is None or how.reading is not TableInputRule.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
             most = Affine(2.0**3)
             attrs = formats.REQUANT.scales(x, most)
-            value, x = low.insert(formats.REQUANT, node, "limited", [value], attrs, shape, most), most
+            value, x = low.emit_intermediate(formats.REQUANT, node, "limited", [value], attrs, shape, most), most
         wide = Affine(x.scale * 2.0**8, 16)
         attrs = formats.REQUANT.scales(x, wide)
-        return low.insert(formats.REQUANT, node, "wide", [value], attrs, shape, wide), wide.scale
+        return low.emit_intermediate(formats.REQUANT, node, "wide", [value], attrs, shape, wide), wide.scale
 
-    def _with_ones(self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine) -> tuple[ir.Value, float]:
+    def _emit_glu_input(
+        self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine
+    ) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)
@@ -137,14 +152,16 @@ class Sigmoid(Op):
         ]
         shape[-1] = 2 * count
         attrs = formats.LINEAR.scales(x, one, doubled)
-        return low.insert(formats.LINEAR, node, "ones", [value, *parameters], attrs, shape, doubled), doubled.scale
+        return low.emit_intermediate(
+            formats.LINEAR, node, "ones", [value, *parameters], attrs, shape, doubled
+        ), doubled.scale
 
 
 class Tanh(Sigmoid):
     """The hyperbolic tangent by the chip's table."""
 
-    format = formats.TANH
-    scaling = _make_scale_constraints(formats.TANH)
+    integer_op = formats.TANH
+    scale_constraints = _make_scale_constraints(formats.TANH)
     floats = (("", "Tanh"),)
     constraints = ()
 

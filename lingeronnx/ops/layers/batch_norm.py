@@ -46,11 +46,11 @@ class BatchNorm2d(WeightLayer):
     Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
     """
 
-    format = formats.BATCH_NORM2D
+    integer_op = formats.BATCH_NORM2D
     floats = (("", "BatchNormalization"),)
-    reshapes = True
+    may_emit_reshape = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Channels and constant parameters."""
         if fold_batch_norm_parameters(node) is None:
             return "its parameters are computed at run time"
@@ -65,16 +65,16 @@ class BatchNorm2d(WeightLayer):
         folded = fold_batch_norm_parameters(node)
         assert folded is not None
         factor, offset = folded
-        attrs = self.lowered_attributes(node, context)
-        w = context.read(node, 1)
+        attrs = self.make_integer_attributes(node, context)
+        w = context.input_qparams(node, 1)
         weight = context.array(ir.input_name(node, 1), w.integers(factor), keeps_name=True)
-        bias = context.integers(
+        bias = context.add_accumulator_constant(
             f"{node.outputs[0].name}_bias",
             offset,
             get_number(attrs, "scale_x") * get_number(attrs, "scale_w"),
-            context.is_wide(node),
+            context.has_wide_operands(node),
         )
-        value = emit_reshape_to_nchw(context, node, context.integer(node, 0), context.read(node, 0))
+        value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), context.input_qparams(node, 0))
         emit_from_nchw(context, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
 
 
@@ -93,7 +93,7 @@ def emit_reshape_to_nchw(low: LoweringContext, node: ir.Node, value: ir.Value, q
     assert image is not None
     if image == ir.get_shape(node.outputs[0]):
         return value
-    return low.insert(
+    return low.emit_intermediate(
         formats.RESHAPE, node, "image", [value, _add_reshape_target(low, node, "image_shape", image)], {}, image, q
     )
 
@@ -107,7 +107,7 @@ def emit_from_nchw(
     if image == shape:
         low.emit(form, node, inputs, attrs)
         return
-    value = low.insert(form, node, "of_image", inputs, attrs, image, low.written(node))
+    value = low.emit_intermediate(form, node, "of_image", inputs, attrs, image, low.output_qparams(node))
     low.emit(formats.RESHAPE, node, [value, _add_reshape_target(low, node, "shape", shape)], {})
 
 
@@ -140,7 +140,7 @@ def emit_channel_affine(
         math.floor(offset * input_qparams.scale * weight_qparams.scale + 0.5),
     )
     parameters = [low.array(f"{base}_factor", weights), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
-    return low.insert(
+    return low.emit_intermediate(
         formats.BATCH_NORM2D,
         node,
         suffix,

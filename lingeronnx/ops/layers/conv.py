@@ -34,29 +34,29 @@ class ConvGeometry:
         self.group = int(ir.get_attr(node, "group") or 1)
         self.outputs = self.weight[0]
         self.inputs = self.weight[1] * self.group
-        self.source = ir.get_shape(node.inputs[0]) or ()
+        self.input_shape = ir.get_shape(node.inputs[0]) or ()
         self.result = ir.get_shape(node.outputs[0]) or ()
 
     @classmethod
-    def image(cls, node: ir.Node) -> ConvGeometry:
+    def from_node_as_2d(cls, node: ir.Node) -> ConvGeometry:
         """Return the sizes as those of a two-dimensional convolution; a line is an image of height 1."""
         g = cls(node)
         if len(g.kernel) == 1:
             g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
             g.strides, g.dilations, g.pads = (1, *g.strides), (1, *g.dilations), (0, g.pads[0], 0, g.pads[1])
-            g.source, g.result = ((*s[:2], 1, *s[2:]) for s in (g.source, g.result))
+            g.input_shape, g.result = ((*s[:2], 1, *s[2:]) for s in (g.input_shape, g.result))
         return g
 
     @property
-    def depthwise(self) -> bool:
+    def is_depthwise(self) -> bool:
         """One filter (or several) per input channel."""
         return self.group > 1 and self.group == self.inputs
 
 
 def has_known_shapes(geometry: ConvGeometry) -> bool:
     """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(geometry.source) == len(geometry.result) == len(geometry.kernel) + 2 and None not in (
-        *geometry.source[1:],
+    return len(geometry.input_shape) == len(geometry.result) == len(geometry.kernel) + 2 and None not in (
+        *geometry.input_shape[1:],
         *geometry.result[1:],
     )
 
@@ -64,14 +64,16 @@ def has_known_shapes(geometry: ConvGeometry) -> bool:
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
-    format: WeightedIntegerOp
-    scaling = Scaling(factor="absorbed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
+    integer_op: WeightedIntegerOp
+    scale_constraints = Scaling(
+        factor_behavior="absorbed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+    )
 
-    def parameters(self, node: ir.Node) -> list[int]:
+    def weight_inputs(self, node: ir.Node) -> list[int]:
         """Return the weight, input 1."""
         return [1]
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why weight or bias is not a constant, or None."""
         if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
@@ -79,17 +81,21 @@ class WeightLayer(Op):
             return "its bias is computed at run time"
         return None
 
-    def lowered_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
+    def make_integer_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
         """Return the attributes every weight layer has."""
-        return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
+        return self.integer_op.scales(low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node))
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer node with quantized weight and bias."""
-        attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, context)}
-        inputs = [context.integer(node, 0), context.weight(node, 1), *context.bias(node, 2, accumulator_scale(attrs))]
-        context.emit(self.format, node, inputs, attrs)
+        attrs = {**self.make_shape_attributes(node), **self.make_integer_attributes(node, context)}
+        inputs = [
+            context.get_integer_input(node, 0),
+            context.weight(node, 1),
+            *context.bias(node, 2, accumulator_scale(attrs)),
+        ]
+        context.emit(self.integer_op, node, inputs, attrs)
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
+    def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of the operator's own."""
         return {}
 
@@ -97,25 +103,25 @@ class WeightLayer(Op):
 class Conv2d(WeightLayer):
     """Two-dimensional convolution, grouped and depthwise included."""
 
-    format: WeightedIntegerOp = formats.CONV2D
+    integer_op: WeightedIntegerOp = formats.CONV2D
     floats = (("", "Conv"),)
     rank = 2
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
-        reason = super().reject(node)
+        reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != self.rank + 2:
             reason = f"its kernel is not {self.rank}-dimensional"
         if reason is None and ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
             reason = "its padding depends on an input size that is not known"
         return reason
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
+    def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Kernel, strides, pads, dilations and group, all spelt out."""
-        return self.geometry_attributes(ConvGeometry(node))
+        return self.make_geometry_attributes(ConvGeometry(node))
 
     @staticmethod
-    def geometry_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
+    def make_geometry_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
         """Return the attributes that tell the sizes `geometry`."""
         return {
             "kernel_shape": list(geometry.kernel),
@@ -134,30 +140,32 @@ class Conv2d(WeightLayer):
 class Conv1d(Conv2d):
     """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
-    format = formats.CONV1D
+    integer_op = formats.CONV1D
     rank = 1
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Whether the platform runs one of the two forms."""
-        return target.runs(self.name) or target.runs(CONV2D.name)
+        return target.can_run(self.name) or target.can_run(CONV2D.name)
 
-    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Return what stands against the form that comes nearest; none where one of the two fits."""
-        image = CONV2D.violations(node, target)
-        return image if not (image and target.runs(self.name)) else super().violations(node, target)
+        image = CONV2D.find_violations(node, target)
+        return image if not (image and target.can_run(self.name)) else super().find_violations(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
-        if context.target.runs(self.name) and not super().violations(node, context.target):
+        if context.target.can_run(self.name) and not super().find_violations(node, context.target):
             super().lower(node, context)
             return
-        g, q = ConvGeometry.image(node), context.read(node, 0)
-        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, context)}
-        line = context.integer(node, 0)
-        x = context.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
+        g, q = ConvGeometry.from_node_as_2d(node), context.input_qparams(node, 0)
+        attrs = {**CONV2D.make_geometry_attributes(g), **self.make_integer_attributes(node, context)}
+        line = context.get_integer_input(node, 0)
+        x = context.emit_intermediate(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.input_shape, q)
         weight = context.weight(node, 1, lambda w: w[:, :, None])
         bias = context.bias(node, 2, accumulator_scale(attrs))
-        y = context.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, context.written(node))
+        y = context.emit_intermediate(
+            formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, context.output_qparams(node)
+        )
         context.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
 
 

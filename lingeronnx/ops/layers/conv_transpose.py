@@ -19,14 +19,14 @@ __all__ = ["ConvTranspose2d"]
 class ConvTranspose2d(WeightLayer):
     """A transposed convolution in two dimensions becomes ConvTranspose2dInt."""
 
-    format = formats.CONV_TRANSPOSE2D
+    integer_op = formats.CONV_TRANSPOSE2D
     floats = (("", "ConvTranspose"),)
     # Its weight has the outputs on axis 1, where no other layer has them.
-    scaling = replace(WeightLayer.scaling, factor="fixed")
+    scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Two-dimensional, with explicit padding."""
-        reason = super().reject(node)
+        reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != 4:
             reason = "its kernel is not 2-dimensional"
         if reason is None and (
@@ -44,11 +44,13 @@ class ConvTranspose2d(WeightLayer):
         """Emit with a bias in any case."""
         g = ConvGeometry(node)
         attrs = {
-            **Conv2d.geometry_attributes(g),
-            **self.lowered_attributes(node, context),
+            **Conv2d.make_geometry_attributes(g),
+            **self.make_integer_attributes(node, context),
             "output_padding": list(ir.get_attr(node, "output_padding") or [0, 0]),
         }
         bias = context.bias(node, 2, accumulator_scale(attrs, g.group))
         if not bias:
-            bias = [context.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
-        context.emit(self.format, node, [context.integer(node, 0), context.weight(node, 1), *bias], attrs)
+            bias = [
+                context.add_accumulator_constant(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)
+            ]
+        context.emit(self.integer_op, node, [context.get_integer_input(node, 0), context.weight(node, 1), *bias], attrs)

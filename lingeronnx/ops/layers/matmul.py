@@ -20,7 +20,7 @@ __all__ = ["Bmm"]
 def check_matrix_rank(node: ir.Node, target: Target) -> object:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
     limits, shapes = (
-        target.limits(formats.BMM.name, MatrixLimits),
+        target.get_limits(formats.BMM.name, MatrixLimits),
         [ir.get_shape(value) or () for value in node.inputs[:2]],
     )
     ranks = [len(shape) for shape in shapes]
@@ -31,17 +31,19 @@ def check_matrix_rank(node: ir.Node, target: Target) -> object:
 class Bmm(BinaryOp):
     """Matrix product, sample by sample."""
 
-    format = formats.BMM
+    integer_op = formats.BMM
     floats = (("", "MatMul"),)
     constraints = (check_matrix_rank,)
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, max_exponent=product_max_exponent)
+    scale_constraints = Scaling(
+        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+    )
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Two activations of the same rank, whose first axis is the batch."""
         shapes = [ir.get_shape(value) for value in node.inputs[:2]]
         if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
             return "its factors do not both have a batch axis"
-        return super().reject(node)
+        return super().explain_rejection(node)
 
     def macs(self, node: ir.Node) -> int:
         """Outputs times the length of the rows."""
@@ -51,7 +53,7 @@ class Bmm(BinaryOp):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
-        if context.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
+        if context.target.get_limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, context)
             return
         base, factors = ir.output_name(node), []
@@ -59,19 +61,25 @@ class Bmm(BinaryOp):
             sizes = [int(d or 1) for d in shapes[index][1:]]
             target = context.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
             factors.append(
-                context.insert(
+                context.emit_intermediate(
                     formats.RESHAPE,
                     node,
                     what,
-                    [context.integer(node, index), target],
+                    [context.get_integer_input(node, index), target],
                     {},
                     sizes,
-                    context.read(node, index),
+                    context.input_qparams(node, index),
                 )
             )
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
-        value = context.insert(
-            formats.BMM, node, "heads", factors, self.lowered_attributes(node, context), full[1:], context.written(node)
+        value = context.emit_intermediate(
+            formats.BMM,
+            node,
+            "heads",
+            factors,
+            self.make_integer_attributes(node, context),
+            full[1:],
+            context.output_qparams(node),
         )
         back = context.array(f"{base}_shape", np.array(full, np.int64))
         context.emit(formats.RESHAPE, node, [value, back], {})

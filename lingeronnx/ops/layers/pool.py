@@ -38,7 +38,7 @@ def check_global_average(node: ir.Node, target: Target) -> object:
     source = ir.get_shape(node.inputs[0]) or ()
     if node.op_type == formats.AVG_POOL2D.name:
         return _describe_inexact_average(node, source, target)
-    if target.pool is None or not _is_global(node, source):
+    if target.pool_limits is None or not _is_global(node, source):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
     padded = any(ir.get_attr(node, "pads", [0]))
@@ -61,14 +61,14 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
 
 def _is_exact_global_average(height: int, width: int, channels: int, target: Target) -> bool:
     """Whether a global average over height x width comes out right."""
-    per_channel = target.pool.area_per_channel if target.pool is not None else None
+    per_channel = target.pool_limits.max_global_area_per_channel if target.pool_limits is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
 
 
 def _describe_inexact_average(node: ir.Node, source: tuple[int | None, ...], target: Target) -> str | None:
     """Return the sizes of an integer average over a whole map that comes out wrong in one step."""
-    per_channel = target.pool.area_per_channel if target.pool is not None else None
+    per_channel = target.pool_limits.max_global_area_per_channel if target.pool_limits is not None else None
     if per_channel is None or not _is_global(node, source):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
@@ -92,7 +92,9 @@ def _step_fits_limits(step: tuple[bool, int, int], size: tuple[int, int], channe
         **({"group": channels} if by_ones else {}),
     }
     op: Op = CONV2D if by_ones else AVERAGE
-    return not op.violations(make_detached_node(op.name, inputs, result, attributes, domain=op.format.domain), target)
+    return not op.find_violations(
+        make_detached_node(op.name, inputs, result, attributes, domain=op.integer_op.domain), target
+    )
 
 
 def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
@@ -108,17 +110,19 @@ def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool,
     def last(h: int, w: int) -> list[tuple[bool, int, int]] | None:
         if _is_exact_global_average(h, w, channels, target):
             return [(False, h, w)]
-        by_ones = h * w & (h * w - 1) == 0 and target.conv is not None and max(h, w) <= target.conv.max_kernel
+        by_ones = (
+            h * w & (h * w - 1) == 0 and target.conv_limits is not None and max(h, w) <= target.conv_limits.max_kernel
+        )
         return [(True, h, w)] if by_ones else None
 
     step = last(height, width)
-    if step is not None or target.pool is None:
+    if step is not None or target.pool_limits is None:
         return step
     ways = []
     for h in (d for d in range(1, height + 1) if height % d == 0):
         for w in (d for d in range(1, width + 1) if width % d == 0):
             rest = last(height // h, width // w) if 1 < h * w < height * width else None
-            if rest is None or h * w > target.pool.max_average_area:
+            if rest is None or h * w > target.pool_limits.max_average_area:
                 continue
             last_size = height // h, width // w
             if _step_fits_limits((False, h, w), (height, width), channels, target) and _step_fits_limits(
@@ -143,11 +147,11 @@ def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
 def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
     """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
     source = ir.get_shape(node.inputs[0]) or ()
-    if node.domain or target.pool is None or not target.pool.same_scale:
+    if node.domain or target.pool_limits is None or not target.pool_limits.needs_same_scale:
         return False
     if not _is_global(node, source) or any(ir.get_attr(node, "pads") or [0]):
         return False
-    return target.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _MAX_MEAN_ELEMENTS
+    return target.can_run(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _MAX_MEAN_ELEMENTS
 
 
 def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
@@ -176,11 +180,11 @@ def _explain_pool_rejection(node: ir.Node) -> str | None:
 class MaxPool(Op):
     """Largest of a window; padding never wins."""
 
-    format = formats.MAX_POOL
+    integer_op = formats.MAX_POOL
     floats = (("", "MaxPool"),)
-    keeps = True
+    preserves_integers = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
@@ -193,7 +197,7 @@ class MaxPool(Op):
 
 def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
     """Input and output share a scale where a change of scale comes out wrong."""
-    same = target.pool is not None and target.pool.same_scale
+    same = target.pool_limits is not None and target.pool_limits.needs_same_scale
     return share_input_output_scale(node, target) if same and not is_lowered_to_linear(node, target) else []
 
 
@@ -205,39 +209,41 @@ def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 class AvgPool2d(Op):
     """The mean of each window becomes AvgPool2dInt."""
 
-    format = formats.AVG_POOL2D
-    scaling = Scaling(shared_scales=_shared_average_scale, max_exponent=_max_output_exponent)
+    integer_op = formats.AVG_POOL2D
+    scale_constraints = Scaling(shared_scales=_shared_average_scale, max_output_exponent=_max_output_exponent)
     floats = (("", "AveragePool"),)
     constraints = (check_global_average,)
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
         if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
             return "its padding does not count (count_include_pad = 0); the NPU divides by the whole window"
         return _explain_pool_rejection(node)
 
-    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """None where it does not become AvgPool2dInt."""
-        return [] if is_lowered_to_linear(node, target) else super().violations(node, target)
+        return [] if is_lowered_to_linear(node, target) else super().find_violations(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""
         if is_lowered_to_linear(node, context.target):
             _emit_mean_as_linear(node, context)
             return
-        x, o = context.read(node, 0), context.written(node)
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
         scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.require_shape(node.inputs[0])
         steps = plan_global_average_steps(node, context.target) if _is_global(node, source) else None
         if steps is None or steps == [(False, *ir.get_attr(node, "kernel_shape"))]:
             context.emit(formats.AVG_POOL2D, node, context.inputs(node), {**_make_window_attributes(node), **scales})
             return
-        value, channels = context.integer(node, 0), int(source[1] or 1)
+        value, channels = context.get_integer_input(node, 0), int(source[1] or 1)
         if len(steps) == 2:
             sides = list(steps[0][1:])
             shape = [*source[:2], *(int(d or 1) // s for d, s in zip(source[2:], sides, strict=True))]
             window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
-            value = context.insert(formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x)
+            value = context.emit_intermediate(
+                formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x
+            )
         by_ones, *sides = steps[-1]
         if not by_ones:
             window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
@@ -265,15 +271,15 @@ class AvgPool2d(Op):
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
     """Emit LinearInt between two Reshapes: the sum over space of x * w."""
-    x, o, name = low.read(node, 0), low.written(node), ir.output_name(node)
+    x, o, name = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
     _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))
     values, scale = make_mean_weights(height * width)
     flat, result = [1, channels, height * width], [1, channels, 1, 1]
     target = low.array(f"{name}_flat_shape", np.array(flat, np.int64))
-    value = low.insert(formats.RESHAPE, node, "flat", [low.integer(node, 0), target], {}, flat, x)
+    value = low.emit_intermediate(formats.RESHAPE, node, "flat", [low.get_integer_input(node, 0), target], {}, flat, x)
     attrs = formats.LINEAR.scales(x, Affine(scale), o)
     weight = low.array(f"{name}_weights", values)
-    value = low.insert(formats.LINEAR, node, "mean", [value, weight], attrs, [*flat[:2], 1], o)
+    value = low.emit_intermediate(formats.LINEAR, node, "mean", [value, weight], attrs, [*flat[:2], 1], o)
     low.emit(formats.RESHAPE, node, [value, low.array(f"{name}_shape", np.array(result, np.int64))], {})
 
 

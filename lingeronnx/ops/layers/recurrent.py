@@ -107,13 +107,19 @@ def _is_zero(value: ir.Value | None) -> bool:
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
     """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
-    return target.limits(form.name, RecurrentLimits) is not None
+    return target.get_limits(form.name, RecurrentLimits) is not None
 
 
 def check_square_input(node: ir.Node, target: Target) -> object:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
-    shape, limits = ir.get_shape(node.inputs[0]), target.recurrent
-    if limits is None or not limits.square or node.domain == ir.FUNCTION_DOMAIN or shape is None or None in shape[1:]:
+    shape, limits = ir.get_shape(node.inputs[0]), target.recurrent_limits
+    if (
+        limits is None
+        or not limits.needs_square_input
+        or node.domain == ir.FUNCTION_DOMAIN
+        or shape is None
+        or None in shape[1:]
+    ):
         return None
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
@@ -183,29 +189,29 @@ def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
 
 
 #: A state is in [-1, 1].
-_SCALE_CONSTRAINTS = Scaling(factor="fixed", shared_scales=_shared_state_scales, hard_bound=1.0)
+_SCALE_CONSTRAINTS = Scaling(factor_behavior="fixed", shared_scales=_shared_state_scales, strict_output_bound=1.0)
 
 
 class _RecurrentRule(Op):
     """What LSTMInt and GRUInt share."""
 
-    scaling = _SCALE_CONSTRAINTS
-    format: RecurrentIntegerOp
-    onnx_gates: ClassVar[str]  # ONNX's order
+    scale_constraints = _SCALE_CONSTRAINTS
+    integer_op: RecurrentIntegerOp
+    onnx_gate_order: ClassVar[str]  # ONNX's order
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""
         return _activation_inputs(node)
 
-    def results(self, node: ir.Node) -> list[int]:
+    def quantized_outputs(self, node: ir.Node) -> list[int]:
         """The sequence; where lengths are given the last state is no step of it."""
         return _quantized_outputs(node)
 
-    def parameters(self, node: ir.Node) -> list[int]:
+    def weight_inputs(self, node: ir.Node) -> list[int]:
         """Return the weights of inputs and states."""
         return [1, 2]
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """An ONNX operator that the pass left has an obstacle."""
         if node.domain == ir.FUNCTION_DOMAIN:
             return None
@@ -220,26 +226,33 @@ class _RecurrentRule(Op):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
-        x, o, w, r = context.read(node, 0), context.written(node), context.read(node, 1), context.read(node, 2)
-        units, gates = int(ir.get_attr(node, "hidden_size")), self._gates(context.target)
-        source = context.integer(node, 0)
+        x, o, w, r = (
+            context.input_qparams(node, 0),
+            context.output_qparams(node),
+            context.input_qparams(node, 1),
+            context.input_qparams(node, 2),
+        )
+        units, gates = int(ir.get_attr(node, "hidden_size")), self._target_gate_order(context.target)
+        source = context.get_integer_input(node, 0)
         length, width = (int(d or 0) for d in ir.require_shape(node.inputs[0])[1:])
-        square = context.target.recurrent is not None and context.target.recurrent.square
+        square = context.target.recurrent_limits is not None and context.target.recurrent_limits.needs_square_input
         missing = length - width if square and length > width else 0
         if missing:
-            source = self._padded(node, context, "wide", source, (length, width), length, x)
+            source = self._emit_padded_last_axis(node, context, "wide", source, (length, width), length, x)
         elif square and length < width:
-            source = self._lengthened(node, context, source, x)
+            source = self._emit_extended_sequence(node, context, source, x)
         name = ir.input_name(node, 3)
 
         def half(index: int) -> Callable[[np.ndarray], np.ndarray]:
-            return lambda a: self._ordered(a, units, gates).reshape(2, -1)[index]
+            return lambda a: self._reorder_gates(a, units, gates).reshape(2, -1)[index]
 
         inputs = [
             source,
-            *self._given(node, context, o),
-            context.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units, gates), ((0, 0), (0, missing)))),
-            context.constant(node, 2, r, lambda a: self._ordered(a, units, gates)),
+            *self._emit_optional_inputs(node, context, o),
+            context.add_quantized_constant(
+                node, 1, w, lambda a: np.pad(self._reorder_gates(a, units, gates), ((0, 0), (0, missing)))
+            ),
+            context.add_quantized_constant(node, 2, r, lambda a: self._reorder_gates(a, units, gates)),
             *context.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
             *context.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
         ]
@@ -258,13 +271,13 @@ class _RecurrentRule(Op):
             "scale_iw": w.scale,
             "scale_hw": r.scale,
             "scale_o": o.scale,
-            **self.lowered_attributes(node),
+            **self.make_integer_attributes(node),
         }
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
-        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.format.states.items()]
+        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.integer_op.states.items()]
         if square and length < width:
-            steps = context.insert(
-                self.format, node, "steps", inputs, attrs, (batch, width, units), o, extra_outputs=also
+            steps = context.emit_intermediate(
+                self.integer_op, node, "steps", inputs, attrs, (batch, width, units), o, extra_outputs=also
             )
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
@@ -273,16 +286,16 @@ class _RecurrentRule(Op):
             ]
             context.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
-            context.emit(self.format, node, inputs, attrs, extra_outputs=also)
-        for index in self.results(node)[1:]:
-            context.further_output(node, index, "h")
+            context.emit(self.integer_op, node, inputs, attrs, extra_outputs=also)
+        for index in self.quantized_outputs(node)[1:]:
+            context.bind_extra_output(node, index, "h")
         if _is_read(node, 2):
-            context.real_output(node, 2, "c", _CELL_QPARAMS.scale)
+            context.emit_float_output(node, 2, "c", _CELL_QPARAMS.scale)
 
-    def _given(self, node: ir.Node, low: LoweringContext, o: Affine) -> list[ir.Value | None]:
+    def _emit_optional_inputs(self, node: ir.Node, low: LoweringContext, o: Affine) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
         states: list[ir.Value | None] = []
-        for key in OPTIONAL_INPUTS[: 1 + len(self.format.states)]:
+        for key in OPTIONAL_INPUTS[: 1 + len(self.integer_op.states)]:
             index = optional_input_indices(node).get(key)
             array = None if index is None else ir.const_value(node.inputs[index])
             if index is None:
@@ -294,41 +307,45 @@ class _RecurrentRule(Op):
                 )
             elif array is None:
                 states.append(
-                    low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL_QPARAMS)
+                    low.get_requantized_input(node, index, o)
+                    if key == "h"
+                    else low.get_input_at_qparams(node, index, _CELL_QPARAMS)
                 )
             else:
-                states.append(low.constant(node, index, o if key == "h" else _CELL_QPARAMS))
+                states.append(low.add_quantized_constant(node, index, o if key == "h" else _CELL_QPARAMS))
         while states and states[-1] is None:
             states.pop()
         return states
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
+    def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes of this operator alone."""
         return {}
 
-    def _gates(self, target: Target) -> str:
+    def _target_gate_order(self, target: Target) -> str:
         """Return the order in which the platform wants the gates."""
-        how = target.computes(self.name, self.format.kind)
-        return self.format.kernel_gates if how is None else how.gates
+        how = target.get_arithmetic(self.name, self.integer_op.kind)
+        return self.integer_op.kernel_gate_order if how is None else how.gates
 
-    def _ordered(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
+    def _reorder_gates(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
         """Return weights or biases, whose gates stand as in ONNX, with the gates in the order `gates`."""
         by_gate = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
-        return by_gate[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
+        return by_gate[:, [self.onnx_gate_order.index(gate) for gate in gates]].reshape(array.shape)
 
-    def _lengthened(self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine) -> ir.Value:
+    def _emit_extended_sequence(self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine) -> ir.Value:
         """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
 
         What they give is cut off: y is causal, so nothing else changes.
         """
         batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
         length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
-        turned = low.insert(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
+        turned = low.emit_intermediate(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
         before = 0 if ir.get_attr(node, "direction") != "reverse" else width - length
-        long = self._padded(node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before)
-        return low.insert(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
+        long = self._emit_padded_last_axis(
+            node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before
+        )
+        return low.emit_intermediate(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
 
-    def _padded(
+    def _emit_padded_last_axis(
         self,
         node: ir.Node,
         low: LoweringContext,
@@ -344,7 +361,7 @@ class _RecurrentRule(Op):
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
         identity = low.array(f"{ir.output_name(node)}_{what}_weight", weight)
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
-        return low.insert(
+        return low.emit_intermediate(
             formats.LINEAR, node, what, [source, identity], formats.LINEAR.scales(q, one, q), (batch, sizes[0], size), q
         )
 
@@ -354,16 +371,16 @@ class _RecurrentRule(Op):
 class Lstm(_RecurrentRule):
     """A long short-term memory of one direction becomes LSTMInt."""
 
-    format = formats.LSTM
+    integer_op = formats.LSTM
     # At most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip.
-    scaling = replace(_SCALE_CONSTRAINTS, max_exponent=make_fixed_max_exponent(14))
+    scale_constraints = replace(_SCALE_CONSTRAINTS, max_output_exponent=make_fixed_max_exponent(14))
     floats = ((ir.FUNCTION_DOMAIN, "LSTM"), ("", "LSTM"))
     constraints = (check_square_input, check_full_sequences, check_zero_initial_state, check_cell_unread)
-    onnx_gates = "iofg"
+    onnx_gate_order = "iofg"
 
-    def cell_limit(self, target: Target) -> float | None:
+    def max_cell_magnitude(self, target: Target) -> float | None:
         """Return the largest product of forget gate and cell that `target` holds, None where it holds any."""
-        how = target.computes(self.name, kinds.LstmArithmetic)
+        how = target.get_arithmetic(self.name, kinds.LstmArithmetic)
         return 2.0 if how is not None and how.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE) else None
 
 
@@ -373,11 +390,11 @@ LSTM = Lstm()
 class Gru(_RecurrentRule):
     """A gated recurrent unit of one direction becomes GRUInt."""
 
-    format = formats.GRU
+    integer_op = formats.GRU
     floats = ((ir.FUNCTION_DOMAIN, "GRU"), ("", "GRU"))
     constraints = (check_gru_support, check_full_sequences, check_zero_initial_state)
-    onnx_gates = "zrn"
+    onnx_gate_order = "zrn"
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
+    def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Where the reset gate acts."""
         return {"linear_before_reset": int(ir.get_attr(node, "linear_before_reset", 0))}

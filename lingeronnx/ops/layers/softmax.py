@@ -19,8 +19,8 @@ __all__ = ["LogSoftmax", "Softmax"]
 
 
 def check_row_length(node: ir.Node, target: Target) -> object:
-    """rows have at most {target.softmax.max_length} elements | split the row."""
-    shape, limits = ir.get_shape(node.inputs[0]) or (1,), target.softmax
+    """rows have at most {target.softmax_limits.max_length} elements | split the row."""
+    shape, limits = ir.get_shape(node.inputs[0]) or (1,), target.softmax_limits
     axis = ir.get_attr(node, "axis", -1) % len(shape)
     return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
 
@@ -28,13 +28,13 @@ def check_row_length(node: ir.Node, target: Target) -> object:
 class Softmax(Op):
     """Exponentials over their sum, along one axis, become SoftmaxInt."""
 
-    format = formats.SOFTMAX
+    integer_op = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales, output_bound=1.0)
+    scale_constraints = Scaling(factor_behavior="fixed", shared_scales=share_no_scales, output_bound=1.0)
     constraints = (check_row_length,)
-    head = True
+    runs_on_host_when_last = True
 
-    def reject(self, node: ir.Node) -> str | None:
+    def explain_rejection(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
         shape = ir.get_shape(node.inputs[0])
         if not shape or any(d is None for d in shape[1:]):
@@ -43,33 +43,37 @@ class Softmax(Op):
             return RUN_TIME_MASK_REASON
         return "it mixes samples" if ir.get_attr(node, "axis", -1) % len(shape) == 0 else None
 
-    def available(self, target: Target) -> bool:
+    def is_available(self, target: Target) -> bool:
         """Where the arithmetic is known to be the executor's."""
-        return target.right(self.name)
+        return target.is_computed_correctly(self.name)
 
-    def absence(self, node: ir.Node, target: Target) -> str:
+    def explain_unavailable(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
-        return target.why.get(self.name) or super().absence(node, target)
+        return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit, between two transposes where the axis is not the last."""
-        x, o = context.read(node, 0), context.written(node)
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = list(ir.require_shape(node.inputs[0]))
-        attrs = {"axis": -1, "dim": -1, **self.format.scales(x, o)}
-        axis, last, value = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1, context.integer(node, 0)
+        attrs = {"axis": -1, "dim": -1, **self.integer_op.scales(x, o)}
+        axis, last, value = (
+            ir.get_attr(node, "axis", -1) % len(shape),
+            len(shape) - 1,
+            context.get_integer_input(node, 0),
+        )
         if axis == last:
-            context.emit(self.format, node, [value], attrs)
+            context.emit(self.integer_op, node, [value], attrs)
             return
         turn = [*range(axis), last, *range(axis + 1, last), axis]
         turned = [shape[i] for i in turn]
-        value = context.insert(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
-        value = context.insert(self.format, node, "turned", [value], attrs, turned, o)
+        value = context.emit_intermediate(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
+        value = context.emit_intermediate(self.integer_op, node, "turned", [value], attrs, turned, o)
         context.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
 
 
 class LogSoftmax(Softmax):
     """The logarithm of a softmax."""
 
-    format = formats.LOG_SOFTMAX
+    integer_op = formats.LOG_SOFTMAX
     floats = (("", "LogSoftmax"),)
-    scaling = Scaling(factor="fixed", shared_scales=share_no_scales)
+    scale_constraints = Scaling(factor_behavior="fixed", shared_scales=share_no_scales)

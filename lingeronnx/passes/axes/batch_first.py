@@ -69,73 +69,73 @@ class _BatchFirstRewriter:
         self.model = model
         self.views: dict[ir.Value, FactoredView] = {}
         self._count = 0
-        self._told: list[ir.Node] = []
-        self._made: dict[
+        self._viewed_nodes: list[ir.Node] = []
+        self._built_values: dict[
             tuple[ir.Value | PendingNode, FactoredAxes | None], ir.Value
         ] = {}  # keys by identity, and kept alive
-        self._nameless: set[ir.Value] = set()
-        self._entries: set[Any] = set()
+        self._unnamed_values: set[ir.Value] = set()
+        self._input_transposes: set[Any] = set()
         self._batch: Any = "N"
 
     def run(self) -> int:
         """Tell every node; make anew what ends a stretch, and take out what nobody reads any more."""
         changed = 0
         for value in self.model.graph.inputs:
-            self._enter(value)
+            self._register_graph_input(value)
         for node in list(self.model.graph):
-            views = self._views(node) if not node.domain else []
+            views = self._infer_output_views(node) if not node.domain else []
             if views:
-                self._told.append(node)
+                self._viewed_nodes.append(node)
             for value, view in zip(node.outputs, views, strict=False):
-                if view.axes[:1] == BATCH_AXIS or (value.is_graph_output() and isinstance(view.of, PendingNode)):
-                    changed += self._end(node, value, view)
+                if view.axes[:1] == BATCH_AXIS or (value.is_graph_output() and isinstance(view.base, PendingNode)):
+                    changed += self._materialize_output(node, value, view)
                 else:
                     self.views[value] = view
         if changed:
-            for node in reversed(self._told):
+            for node in reversed(self._viewed_nodes):
                 if not any(v.uses() or v.is_graph_output() for v in node.outputs):
                     self.model.graph.remove(node, safe=True)
         return changed
 
     # ---- telling ----
 
-    def _new(self, size: int) -> AxisFactor:
+    def _make_factor(self, size: int) -> AxisFactor:
         self._count += 1
         return AxisFactor(self._count, size)
 
-    def _atom(self, size: int) -> tuple[AxisFactor, ...]:
-        return () if size == 1 else (self._new(size),)
+    def _make_axis(self, size: int) -> tuple[AxisFactor, ...]:
+        return () if size == 1 else (self._make_factor(size),)
 
-    def _begin(self, value: ir.Value) -> FactoredView | None:
+    def _make_input_view(self, value: ir.Value) -> FactoredView | None:
         """Return the view of a tensor that has the batch in front and nothing else unknown."""
         sizes = ir.get_shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
         self._batch = value.shape[0]
-        axes = (*BATCH_AXIS, *(self._atom(int(size or 1)) for size in sizes[1:]))
+        axes = (*BATCH_AXIS, *(self._make_axis(int(size or 1)) for size in sizes[1:]))
         return FactoredView(value, axes, axes)
 
-    def _enter(self, value: ir.Value) -> None:
+    def _register_graph_input(self, value: ir.Value) -> None:
         """Tell a graph input whose batch is on another axis than 0."""
         sizes, readers = ir.get_shape(value), [use.node for use in value.uses()]
         if not sizes or sizes[0] is None or sizes.count(None) != 1 or value.shape is None or not readers:
             return
         place = sizes.index(None)
         self._batch = value.shape[place]
-        axes = tuple((BATCH_FACTOR,) if size is None else self._atom(size) for size in sizes)
+        axes = tuple((BATCH_FACTOR,) if size is None else self._make_axis(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
         transpose = PendingNode(readers[0], "Transpose", ((FactoredView(value, axes, axes), axes),), {"perm": order})
-        self._entries.add(transpose)
+        self._input_transposes.add(transpose)
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
-    def _views(self, node: ir.Node) -> list[FactoredView]:
+    def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
         """Return the views of the node's outputs; none where it is in no stretch, or cannot be told."""
         if node.op_type == "Split":
-            return self._split(node)
-        view = self._tell(node) if len(node.outputs) == 1 else None
+            return self._infer_split_views(node)
+        view = self._infer_view(node) if len(node.outputs) == 1 else None
         return [] if view is None else [view]
 
-    def _tell(self, node: ir.Node) -> FactoredView | None:
+    def _infer_view(self, node: ir.Node) -> FactoredView | None:
         """Return the view of the node's only output, as above."""
         source = node.inputs[0] if node.inputs else None
         view = self.views.get(source) if source is not None else None
@@ -143,42 +143,42 @@ class _BatchFirstRewriter:
         if kind == "Transpose":
             perm = ir.get_attr(node, "perm") or ()
             if view is None and source is not None and perm and perm[0] != 0:
-                view = self._begin(source)
+                view = self._make_input_view(source)
             if view is None or not perm:
                 return None
             axes = tuple(view.axes[p] for p in perm)
-            return None if view.of in self._entries and axes[:1] == BATCH_AXIS else replace(view, axes=axes)
+            return None if view.base in self._input_transposes and axes[:1] == BATCH_AXIS else replace(view, axes=axes)
         if kind in operators.AFFINE_OPS:
-            return self._binary(node)
+            return self._infer_binary_view(node)
         if view is None and kind == "Reshape" and source is not None and _folds_windows_into_batch(node):
-            view = self._begin(source)
+            view = self._make_input_view(source)
         if view is None:
             return None
         if kind in operators.RESHAPING_OPS:
-            return regroup_factors(view, ir.get_shape(node.outputs[0]), self._new)
+            return regroup_factors(view, ir.get_shape(node.outputs[0]), self._make_factor)
         if kind == "Gather":
-            return self._picked(node, view)
+            return self._infer_gather_view(node, view)
         if kind == "MatMul":
-            return self._product(node, view)
+            return self._infer_matmul_view(node, view)
         if kind == "Gemm":
-            return self._gemm(node, view)
+            return self._infer_gemm_view(node, view)
         if kind == "ReduceMean":
-            return self._mean(node, view)
+            return self._infer_mean_view(node, view)
         constant = all(value is None or ir.const_value(value) is not None for value in node.inputs[1:])
         if kind in _UNARY_OPS and constant:
             return replace(
-                view, of=PendingNode(node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node))
+                view, base=PendingNode(node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node))
             )
         if kind in _LAST_AXIS_OPS and constant and ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1):
-            return self._along_last(node, view)
+            return self._infer_last_axis_view(node, view)
         return None
 
-    def _picked(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+    def _infer_gather_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         """Gather of one position of an axis."""
         index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
-        return None if index is None or index.ndim else self._position(node, view, int(index), axis)
+        return None if index is None or index.ndim else self._slice_position(node, view, int(index), axis)
 
-    def _split(self, node: ir.Node) -> list[FactoredView]:
+    def _infer_split_views(self, node: ir.Node) -> list[FactoredView]:
         """Split into the positions of an axis, which stays."""
         view = self.views.get(ir.require_input(node))
         axis = None if view is None else ir.get_attr(node, "axis", 0) % len(view.axes)
@@ -186,13 +186,13 @@ class _BatchFirstRewriter:
             return []
         parts = []
         for index in range(len(node.outputs)):
-            part = self._position(node, view, index, axis)
+            part = self._slice_position(node, view, index, axis)
             if part is None:
                 return []
             parts.append(replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])))
         return parts
 
-    def _position(self, node: ir.Node, view: FactoredView, index: int, axis: int) -> FactoredView | None:
+    def _slice_position(self, node: ir.Node, view: FactoredView, index: int, axis: int) -> FactoredView | None:
         """Take a position of an axis that is the first part of an axis of what is held: a Slice of that.
 
         Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
@@ -207,14 +207,14 @@ class _BatchFirstRewriter:
         start = index % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        part = slice_layer_outputs(view.of, start, groups[-1]) if place == len(groups) - 1 else None
+        part = slice_layer_outputs(view.base, start, groups[-1]) if place == len(groups) - 1 else None
         if part is None:
             part = PendingNode(node, "Slice", ((view, view.held), *bounds), {})
         return FactoredView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
 
-    def _apart(self, view: FactoredView, count: int) -> FactoredAxes | None:
+    def _separate_batch(self, view: FactoredView, count: int) -> FactoredAxes | None:
         """Return axes with the batch in front, then the other atoms, the last `count` axes as they are.
 
         The other atoms are apart, or on one axis where there would be more than chips take.
@@ -227,10 +227,14 @@ class _BatchFirstRewriter:
         crowded = first and 1 + len(first) + count > _MAX_RANK
         return (*BATCH_AXIS, *([tuple(first)] if crowded else ((a,) for a in first)), *view.axes[behind:])
 
-    def _product(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+    def _infer_matmul_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         weight = ir.const_value(node.inputs[1])
         if weight is not None:
-            return self._linear(node, view, ir.require_input(node, 1), weight.shape[1]) if weight.ndim == 2 else None
+            return (
+                self._infer_linear_view(node, view, ir.require_input(node, 1), weight.shape[1])
+                if weight.ndim == 2
+                else None
+            )
         other = self.views.get(ir.require_input(node, 1))
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
@@ -238,16 +242,16 @@ class _BatchFirstRewriter:
         if other is None:
             return None
         other = substitute_factors(
-            other, {a: self._new(a.size) for a in other.axes[-1]}
+            other, {a: self._make_factor(a.size) for a in other.axes[-1]}
         )  # of itself: columns are not rows
-        one, two = self._apart(view, 2), self._apart(other, 2)
+        one, two = self._separate_batch(view, 2), self._separate_batch(other, 2)
         if one is None or two is None or one[:-2] != two[:-2]:
             return None
         product = PendingNode(node, "MatMul", ((view, one), (other, two)), {})
         return FactoredView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
 
-    def _along_last(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        target = self._apart(view, 1)
+    def _infer_last_axis_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        target = self._separate_batch(view, 1)
         if target is None:
             return None
         along = PendingNode(
@@ -255,18 +259,18 @@ class _BatchFirstRewriter:
         )
         return FactoredView(along, target, view.axes)
 
-    def _linear(
+    def _infer_linear_view(
         self, node: ir.Node, view: FactoredView, weight: ir.Value | np.ndarray, units: int
     ) -> FactoredView | None:
-        target = self._apart(view, 1)
+        target = self._separate_batch(view, 1)
         if target is None:
             return None
-        last = (self._atom(units),)
+        last = (self._make_axis(units),)
         return FactoredView(
             PendingNode(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
         )
 
-    def _gemm(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+    def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         weight = ir.const_value(node.inputs[1])
         plain = all(ir.get_attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.get_attr(
             node, "transA", 0
@@ -275,12 +279,12 @@ class _BatchFirstRewriter:
         if weight is None or not plain or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None):
             return None
         turned = weight.T if ir.get_attr(node, "transB", 0) else weight
-        product = self._linear(node, view, np.ascontiguousarray(turned), turned.shape[1])
+        product = self._infer_linear_view(node, view, np.ascontiguousarray(turned), turned.shape[1])
         if product is None or bias is None or bias.ndim != 1:
             return product if bias is None else None
-        return replace(product, of=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {}))
+        return replace(product, base=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {}))
 
-    def _mean(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+    def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = ir.get_attr(node, "axes") if array is None else array.reshape(-1).tolist()
         if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (BATCH_FACTOR,):
@@ -295,14 +299,14 @@ class _BatchFirstRewriter:
         mean = PendingNode(node, "ReduceMean", ((view, target), *more), attributes)
         return FactoredView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
 
-    def _binary(self, node: ir.Node) -> FactoredView | None:
+    def _infer_binary_view(self, node: ir.Node) -> FactoredView | None:
         views = [self.views.get(ir.require_input(node, i)) for i in (0, 1)]
         one, two = views
         if one is not None and two is not None:
             if [len(view.axes) for view in (one, two)] != [len(one.axes)] * 2:
                 return None
             other = match_leading_axes(two, one.axes)
-            target = self._apart(one, 0)
+            target = self._separate_batch(one, 0)
             if other is None or target is None:
                 return None
             return FactoredView(PendingNode(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
@@ -316,7 +320,7 @@ class _BatchFirstRewriter:
             array = array[0]  # along the axis of samples
         if array.ndim >= len(view.axes):
             return None
-        target = view.held if array.size == 1 else self._apart(view, array.ndim)
+        target = view.held if array.size == 1 else self._separate_batch(view, array.ndim)
         if (
             target is not None and array.size > 1 and len(target) > _MAX_RANK
         ):  # all that it may differ along is one axis
@@ -331,65 +335,65 @@ class _BatchFirstRewriter:
 
     # ---- making ----
 
-    def _end(self, node: ir.Node, value: ir.Value, view: FactoredView) -> int:
+    def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> int:
         """Let the readers of `value` read what is made anew; return 1."""
-        new = self._arranged(view, view.axes, node)
-        if value.is_graph_output() and new not in self._nameless:
-            new = self._add("Identity", [new], {}, view.axes, node, node)
+        new = self._materialize_view(view, view.axes, node)
+        if value.is_graph_output() and new not in self._unnamed_values:
+            new = self._add_node("Identity", [new], {}, view.axes, node, node)
         ir.replace_all_uses(value, new)
-        if new in self._nameless:  # what is made anew is the tensor that was there, and has its name
-            self._nameless.remove(new)
+        if new in self._unnamed_values:  # what is made anew is the tensor that was there, and has its name
+            self._unnamed_values.remove(new)
             name, value.name = value.name, ir.unique_tensor_name(self.model, f"{value.name}_before")
             new.name = name
         return 1
 
-    def _arranged(self, view: FactoredView, target: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _materialize_view(self, view: FactoredView, target: FactoredAxes, at: ir.Node) -> ir.Value:
         """Return what `view` holds with the axes `target`."""
-        value = self._value(view.of, view.held, at)
-        key = (view.of, target)
-        if key not in self._made:
-            self._made[key] = self._moved(value, view.held, target, at)
-        return self._made[key]
+        value = self._materialize_base(view.base, view.held, at)
+        key = (view.base, target)
+        if key not in self._built_values:
+            self._built_values[key] = self._emit_permutation(value, view.held, target, at)
+        return self._built_values[key]
 
-    def _value(self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _materialize_base(self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node) -> ir.Value:
         if not isinstance(of, PendingNode):
             return of
         key = (of, None)
-        if key not in self._made:
-            inputs = [self._input(of, i, at) for i in range(len(of.inputs))]
-            self._made[key] = self._add(of.op_type, inputs, of.attributes, held, of.node, at)
-        return self._made[key]
+        if key not in self._built_values:
+            inputs = [self._materialize_input(of, i, at) for i in range(len(of.inputs))]
+            self._built_values[key] = self._add_node(of.op_type, inputs, of.attributes, held, of.node, at)
+        return self._built_values[key]
 
-    def _input(self, made: PendingNode, index: int, at: ir.Node) -> ir.Value | None:
+    def _materialize_input(self, made: PendingNode, index: int, at: ir.Node) -> ir.Value | None:
         source = made.inputs[index]
         if isinstance(source, tuple):
-            return self._arranged(*source, at)
+            return self._materialize_view(*source, at)
         if isinstance(source, np.ndarray):
-            return self._constant(source, made.node)
+            return self._add_constant(source, made.node)
         return source
 
-    def _moved(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _emit_permutation(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
         """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
         have, want = ([a for group in groups for a in group] for groups in (held, target))
         if have != want:
             runs = merge_adjacent_factors(have, want)
             order = sorted(range(len(runs)), key=lambda i: want.index(runs[i][0]))
-            value = self._reshaped(value, held, tuple(runs), at)
+            value = self._emit_reshape(value, held, tuple(runs), at)
             held = tuple(runs[i] for i in order)
-            value = self._add("Transpose", [value], {"perm": order}, held, at, at)
-        return self._reshaped(value, held, target, at)
+            value = self._add_node("Transpose", [value], {"perm": order}, held, at, at)
+        return self._emit_reshape(value, held, target, at)
 
-    def _reshaped(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _emit_reshape(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
         if held == target:
             return value
         sizes = [-1 if BATCH_FACTOR in group else math.prod(a.size for a in group) for group in target]
         sizes[0] = 0 if target[0] == held[0] == (BATCH_FACTOR,) else sizes[0]
-        return self._add("Reshape", [value, self._constant(np.array(sizes, np.int64), at)], {}, target, at, at)
+        return self._add_node("Reshape", [value, self._add_constant(np.array(sizes, np.int64), at)], {}, target, at, at)
 
-    def _constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
+    def _add_constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
         return ir.add_initializer(self.model, ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_const"), array)
 
-    def _add(
+    def _add_node(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
@@ -411,7 +415,7 @@ class _BatchFirstRewriter:
             ]
         )
         self.model.graph.insert_before(at, node)
-        self._nameless.add(node.outputs[0])
+        self._unnamed_values.add(node.outputs[0])
         return node.outputs[0]
 
 

@@ -73,7 +73,7 @@ def _trace_channel_order(model: ir.Model, first: ir.Node, nodes: Sequence[ir.Nod
     numbers = np.arange(2 * count, dtype=np.float32).reshape(2, *sizes)
     wanted = fallback.outputs.index(str(nodes[-1].outputs[0].name))
     try:
-        both, alone = (fallback.together([x])[wanted] for x in (numbers, numbers[:1]))
+        both, alone = (fallback.run_batch([x])[wanted] for x in (numbers, numbers[:1]))
     except ModelError:
         return None
     if len(alone) != 1 or len(both) != 2 or not all(np.array_equal(both[i], alone[0] + i * count) for i in (0, 1)):
@@ -94,4 +94,4 @@ def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, chosen: np.nd
         value = make("Gather", [value, make.constant(chosen, "channels")], [shape[0], *sizes], "chosen", {"axis": 1})
     if sizes != result or value is source:
         make.reshape(value, result, "sizes")
-    make.done()
+    make.replace_node()

@@ -56,7 +56,7 @@ def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[in
     make, batch = SubgraphBuilder(model, node), ["N" if shape[0] is None else shape[0]]
     padded = make("Pad", [node.inputs[computed[0]], make.constant(pads.reshape(-1), "pads")], [*batch, *sizes], "zeros")
     make("Add", [padded, make.constant(np.concatenate(full, axis), "rows")], [*batch, *sizes], "with_rows")
-    make.done()
+    make.replace_node()
     return True
 
 

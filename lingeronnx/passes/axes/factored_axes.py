@@ -55,9 +55,9 @@ class PendingNode:
 
 @dataclass(frozen=True, eq=False)
 class FactoredView:
-    """A tensor of the graph told by its `axes`: what `of` gives, whose own axes are `held`, the batch in front."""
+    """A tensor of the graph told by its `axes`: what `base` gives, whose own axes are `held`, the batch in front."""
 
-    of: ir.Value | PendingNode
+    base: ir.Value | PendingNode
     held: FactoredAxes
     axes: FactoredAxes
 
@@ -65,7 +65,7 @@ class FactoredView:
 def substitute_factors(view: FactoredView, names: Mapping[AxisFactor, AxisFactor]) -> FactoredView:
     """Return `view` with other atoms of the same sizes."""
     held, axes = (tuple(tuple(names.get(a, a) for a in group) for group in groups) for groups in (view.held, view.axes))
-    return FactoredView(view.of, held, axes)
+    return FactoredView(view.base, held, axes)
 
 
 def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView | None:
@@ -114,7 +114,7 @@ def regroup_factors(
     while any(a in cuts for axis in held for a in axis):
         held = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in held)
     front, back = groups
-    return FactoredView(view.of, held, (*front, tuple(atoms), *back[::-1]))
+    return FactoredView(view.base, held, (*front, tuple(atoms), *back[::-1]))
 
 
 def _product_of_sizes(atoms: Sequence[AxisFactor]) -> int:
@@ -149,7 +149,7 @@ def slice_layer_outputs(of: ir.Value | PendingNode, start: int, last: tuple[Axis
     if of.op_type == "MatMul":
         return replace(of, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
     view, target = source
-    inner = slice_layer_outputs(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
+    inner = slice_layer_outputs(view.base, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
     if inner is None or array.size == 1:
         return None
     less = FactoredView(inner, (*view.held[:-1], last), view.axes)

@@ -97,7 +97,7 @@ def _emit_transposes(
         value = build("Transpose", [narrow], [batch, *(sizes[p] for p in order)], f"turned{step}", {"perm": perm})
     blocks, order = steps[-1]
     build.reshape(value, [shape[axis] for place in order for axis in blocks[place]], "apart")
-    build.done()
+    build.replace_node()
     target = ir.const_value(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
     if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
         apart.replace_input_with(0, value)

@@ -327,7 +327,7 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
         want = _run_feed(FloatRunner(model, names), feed)
         twice = _run_feed(new, others)
         alone = [
-            _run_feed(new, {n: batched[n].samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
+            _run_feed(new, {n: batched[n].slice_samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
             for i in some
         ]
     except ModelError:

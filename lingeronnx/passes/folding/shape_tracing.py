@@ -76,9 +76,9 @@ def _run_if_possible(
 def _double_feed(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """Return `feed` twice; None where the batch is fixed."""
     specs = {spec.name: spec for spec in get_input_specs(model)}
-    if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
+    if any(spec.is_single_sample or not spec.accepts_any_batch for spec in specs.values() if spec.axis is not None):
         return None
-    return {name: specs[name].joined([array, array]) for name, array in feed.items()}
+    return {name: specs[name].concatenate([array, array]) for name, array in feed.items()}
 
 
 def is_fully_shaped(model: ir.Model) -> bool:

@@ -40,8 +40,8 @@ def decompose_einsum(model: ir.Model) -> PassResult:
             why.append(SkipReason(node, product))
             continue
         make = SubgraphBuilder(model, node)
-        _emit_matmul(make, product) if product.summed else _emit_mul(make, product)
-        make.done()
+        _emit_matmul(make, product) if product.summed_letters else _emit_mul(make, product)
+        make.replace_node()
         changed += 1
     return PassResult(changed, why)
 
@@ -65,7 +65,7 @@ class _EinsumProduct:
     result: str
 
     @property
-    def batch(self) -> str:
+    def batch_letter(self) -> str:
         """The letter of the samples."""
         return self.left.letters[0]
 
@@ -75,7 +75,7 @@ class _EinsumProduct:
         return {**self.right.sizes, **self.left.sizes}
 
     @cached_property
-    def summed(self) -> str:
+    def summed_letters(self) -> str:
         """The letters of both factors that the result does not have."""
         return "".join(c for c in self.left.letters if c in self.right.letters and c not in self.result)
 
@@ -83,11 +83,11 @@ class _EinsumProduct:
     def shared(self) -> str:
         """The letters of both factors that the result has, and the batch before them."""
         both = (c for c in self.left.letters if c in self.right.letters and c in self.result)
-        return self.batch + "".join(c for c in both if c != self.batch)
+        return self.batch_letter + "".join(c for c in both if c != self.batch_letter)
 
-    def own(self, factor: _EinsumFactor) -> str:
+    def exclusive_letters(self, factor: _EinsumFactor) -> str:
         """The letters of `factor` alone."""
-        return "".join(c for c in factor.letters if c not in self.shared + self.summed)
+        return "".join(c for c in factor.letters if c not in self.shared + self.summed_letters)
 
 
 def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
@@ -115,20 +115,22 @@ def _explain_unsupported(product: _EinsumProduct) -> str:
     left, right = product.left, product.right
     if left.array is not None or left.value.dtype is None or left.value.dtype.name != "FLOAT":
         return "it is of constants, or not of float32"
-    if product.batch not in product.result or (right.array is None and right.letters[0] != product.batch):
+    if product.batch_letter not in product.result or (right.array is None and right.letters[0] != product.batch_letter):
         return "the first axis of a factor is not the batch of the result"
-    if right.array is not None and product.batch in right.letters:
+    if right.array is not None and product.batch_letter in right.letters:
         return "a constant differs between samples"
-    if any(left.sizes[c] != right.sizes[c] for c in (product.shared + product.summed)[1:]):
+    if any(left.sizes[c] != right.sizes[c] for c in (product.shared + product.summed_letters)[1:]):
         return "an axis of one position meets a longer one"
     return "" if set(left.letters) ^ set(right.letters) <= set(product.result) else "one factor is summed by itself"
 
 
 def _emit_matmul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
     """Make a product of matrices."""
-    left, right, summed = product.left, product.right, product.summed
-    shared, rows, columns = product.shared, product.own(left), product.own(right)
-    if right.array is not None and shared == product.batch:  # one matrix for all rows, which stay axes of their own
+    left, right, summed = product.left, product.right, product.summed_letters
+    shared, rows, columns = product.shared, product.exclusive_letters(left), product.exclusive_letters(right)
+    if (
+        right.array is not None and shared == product.batch_letter
+    ):  # one matrix for all rows, which stay axes of their own
         groups = [*shared, *rows, summed], [summed, columns], [*shared, *rows, columns]
     else:
         groups = [*shared, rows, summed], [*shared, summed, columns], [*shared, rows, columns]
@@ -137,7 +139,7 @@ def _emit_matmul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
 
 def _emit_mul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
     """Make a product of numbers."""
-    groups = [*product.shared, *product.own(product.left), *product.own(product.right)]
+    groups = [*product.shared, *product.exclusive_letters(product.left), *product.exclusive_letters(product.right)]
     _emit_product(make, product, "Mul", groups, groups, groups)
 
 

@@ -193,7 +193,7 @@ def _probe_region(region: FloatFallback, x: ir.Value) -> tuple[list[np.ndarray],
     size = [2 if d is None else int(d) for d in ir.get_shape(x) or ()]
     feeds = [(3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32) for _ in range(_PROBE_COUNT)]
     try:
-        return feeds, [dict(zip(region.outputs, region.together([feed]), strict=True)) for feed in feeds]
+        return feeds, [dict(zip(region.outputs, region.run_batch([feed]), strict=True)) for feed in feeds]
     except ModelError:
         return [], []
 
@@ -278,7 +278,7 @@ def _matches_small_inputs(norm: _FittedNorm, region: FloatFallback, like: np.nda
         return True
     x = (np.sqrt(norm.epsilon) * _normalize(like, norm.axes, 0.0)).astype(np.float32)
     try:
-        y = dict(zip(region.outputs, region.together([x]), strict=True))[name]
+        y = dict(zip(region.outputs, region.run_batch([x]), strict=True))[name]
     except ModelError:
         return False
     return _matches(norm, x, y)

@@ -111,41 +111,43 @@ class _RecurrentRewriter:
         self._batch = batch if isinstance(batch, int) else "N"
         self._units = int((ir.get_shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
         self._base = str(node.name)
-        self._more = optional_input_indices(node)
+        self._optional_inputs = optional_input_indices(node)
         if has_full_length_sequences(node):
-            del self._more["lengths"]
-        self._function = declare_recurrent_function(model, node.op_type, list(self._more))
+            del self._optional_inputs["lengths"]
+        self._function = declare_recurrent_function(model, node.op_type, list(self._optional_inputs))
 
     def run(self) -> None:
         """Put the functions and what their outputs need in place of the node."""
         model, node = self._model, self._node
-        x = self._batch_first()
-        states = {key: self._states(index) for key, index in self._more.items() if key != "lengths"}
+        x = self._batch_first_input()
+        states = {key: self._initial_states(index) for key, index in self._optional_inputs.items() if key != "lengths"}
         kinds = get_directions(node)
-        each = [self._layer(x, number, kind, states) for number, kind in enumerate(kinds)]
+        each = [self._add_direction(x, number, kind, states) for number, kind in enumerate(kinds)]
         if node.outputs[0].uses() or node.outputs[0].is_graph_output():
-            self._sequence(each)
+            self._replace_sequence_output(each)
         if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
             length = int(self._sizes[0] or 0)
             ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
-            last = [self._slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
-            if "lengths" in self._more:
+            last = [self._add_slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
+            if "lengths" in self._optional_inputs:
                 last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
             joined = (
-                last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units), {"axis": 1})
+                last[0]
+                if len(last) == 1
+                else self._add_node("Concat", last, "last", (len(last), self._units), {"axis": 1})
             )
-            self._instead(node.outputs[1], joined, _BATCH_TIME_PERM)
+            self._replace_output(node.outputs[1], joined, _BATCH_TIME_PERM)
         if _reads_cell(node):
             cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
             both = (
                 cells[0]
                 if len(cells) == 1
-                else self._add("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
+                else self._add_node("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
             )
-            self._instead(node.outputs[2], both, _BATCH_TIME_PERM)
+            self._replace_output(node.outputs[2], both, _BATCH_TIME_PERM)
         model.graph.remove(node, safe=True)
 
-    def _add(
+    def _add_node(
         self,
         kind: str,
         inputs: Sequence[ir.Value | None],
@@ -162,12 +164,12 @@ class _RecurrentRewriter:
         self._model.graph.insert_before(self._node, new)
         return new.outputs[0]
 
-    def _batch_first(self) -> ir.Value:
+    def _batch_first_input(self) -> ir.Value:
         source = ir.require_input(self._node)
         maker = ir.producer(source)
         rows = _collect_last_axis_chain(source)
         if rows:
-            return self._hoisted(rows)
+            return self._hoist_transpose(rows)
         if (
             maker is not None
             and maker.op_type == "Transpose"
@@ -175,13 +177,13 @@ class _RecurrentRewriter:
         ):
             return ir.require_input(maker)
         length, width = (int(self._sizes[i] or 0) for i in (0, 2))
-        return self._add("Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM})
+        return self._add_node("Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM})
 
-    def _hoisted(self, rows: list[ir.Node]) -> ir.Value:
+    def _hoist_transpose(self, rows: list[ir.Node]) -> ir.Value:
         """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
         entry = ir.require_input(rows[-1])
         sizes = [int(d or 0) for i, d in enumerate(ir.get_shape(entry) or ()) if i != 1]
-        turned = self._add("Transpose", [entry], "x", sizes, {"perm": _BATCH_TIME_PERM})
+        turned = self._add_node("Transpose", [entry], "x", sizes, {"perm": _BATCH_TIME_PERM})
         maker = ir.require_producer(turned)
         self._model.graph.remove(maker)
         self._model.graph.insert_before(rows[-1], maker)
@@ -192,7 +194,7 @@ class _RecurrentRewriter:
             value.shape = ir.make_shape([self._batch, sizes[0], (ir.get_shape(value) or (None,))[-1]])
         return rows[0].outputs[0]
 
-    def _states(self, index: int) -> list[ir.Value]:
+    def _initial_states(self, index: int) -> list[ir.Value]:
         """Return the states [D, N, H] of input `index` as [N, 1, H] per direction, [1, 1, H] of a constant."""
         value, count = ir.require_input(self._node, index), len(get_directions(self._node))
         array = constant_state_row(value)
@@ -210,10 +212,10 @@ class _RecurrentRewriter:
         ):
             turned = ir.require_input(maker)
         else:
-            turned = self._add("Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM})
-        return [turned] if count == 1 else [self._slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
+            turned = self._add_node("Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM})
+        return [turned] if count == 1 else [self._add_slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
 
-    def _layer(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
+    def _add_direction(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
         """Add the function of one direction and return its y [N, T, H]."""
         node, model = self._node, self._model
         weights: list[ir.Value | None] = [x]
@@ -228,23 +230,23 @@ class _RecurrentRewriter:
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
             attrs["linear_before_reset"] = int(ir.get_attr(node, "linear_before_reset", 0))
-        if self._more:
-            attrs["given"] = list(self._more)
-        for key, index in self._more.items():
+        if self._optional_inputs:
+            attrs["given"] = list(self._optional_inputs)
+        for key, index in self._optional_inputs.items():
             weights.append(ir.require_input(node, index) if key == "lengths" else states[key][number])
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
-        y = self._add(self._function, weights, what, sizes, attrs, ir.FUNCTION_DOMAIN)
+        y = self._add_node(self._function, weights, what, sizes, attrs, ir.FUNCTION_DOMAIN)
         layer = ir.require_producer(y)
         if not many:
             layer.name = self._base  # selectors go by it
-        if node.op_type == "LSTM" or self._more:
+        if node.op_type == "LSTM" or self._optional_inputs:
             layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
             for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
                 value.name, value.type = ir.unique_tensor_name(model, f"{y.name}_{key}"), y.type
                 value.shape = ir.make_shape([self._batch, 1, self._units])
         return y
 
-    def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
+    def _add_slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
         bounds = [
             ir.add_initializer(
                 self._model,
@@ -253,52 +255,52 @@ class _RecurrentRewriter:
             )
             for key, value in (("start", start), ("end", end), ("axis", 1))
         ]
-        return self._add("Slice", [y, *bounds], what, (1, self._units), {})
+        return self._add_node("Slice", [y, *bounds], what, (1, self._units), {})
 
-    def _sequence(self, each: list[ir.Value]) -> None:
+    def _replace_sequence_output(self, each: list[ir.Value]) -> None:
         """Put what is made of the directions' y in place of Y [T, D, N, H] and of the ways exporters flatten it."""
         whole, length = self._node.outputs[0], int(self._sizes[0] or 0)
         for use in list(whole.uses()):
             if _concatenates_directions(use.node, len(each)):
                 width = len(each) * self._units
-                both = each[0] if len(each) == 1 else self._once("both", each, (length, width))
-                self._instead(_flat_output(use.node), both, _BATCH_TIME_PERM)
+                both = each[0] if len(each) == 1 else self._find_or_add_concat("both", each, (length, width))
+                self._replace_output(_flat_output(use.node), both, _BATCH_TIME_PERM)
                 continue
             for result, number in _find_single_directions(use.node, len(each)):
-                self._instead(result, each[number], _BATCH_TIME_PERM)
+                self._replace_output(result, each[number], _BATCH_TIME_PERM)
             if use.node.graph is not None and not any(v.uses() or v.is_graph_output() for v in use.node.outputs):
                 self._model.graph.remove(use.node, safe=True)
         if whole.uses() or whole.is_graph_output():
             axis = np.array([1], np.int64)
             parts = []
             for number, y in enumerate(each):
-                attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
+                attrs: dict[str, Any] = {"axes": [1]} if self._has_axes_attribute else {}
                 more = (
                     []
-                    if self._old
+                    if self._has_axes_attribute
                     else [
                         ir.add_initializer(
                             self._model, ir.unique_tensor_name(self._model, f"{self._base}_axis{number}"), axis
                         )
                     ]
                 )
-                parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
+                parts.append(self._add_node("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
             sizes = (len(each), length, self._units)
-            apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
-            self._instead(whole, apart, (2, 1, 0, 3))
+            apart = parts[0] if len(parts) == 1 else self._add_node("Concat", parts, "apart", sizes, {"axis": 1})
+            self._replace_output(whole, apart, (2, 1, 0, 3))
 
     @property
-    def _old(self) -> bool:
+    def _has_axes_attribute(self) -> bool:
         """Whether axes are attributes (before opset 13)."""
         return ir.get_opset(self._model) < 13
 
-    def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
+    def _find_or_add_concat(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
         for use in each[0].uses():
             if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.get_attr(use.node, "axis") == 2:
                 return use.node.outputs[0]
-        return self._add("Concat", each, what, sizes, {"axis": 2})
+        return self._add_node("Concat", each, what, sizes, {"axis": 2})
 
-    def _instead(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
+    def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
         """Let the readers of `old` read `new` transposed; a reader that turns it back reads `new` itself."""
         model = self._model
         for use in list(old.uses()):

@@ -75,5 +75,5 @@ def _replace_with_pool(model: ir.Model, node: ir.Node) -> bool:
     if node.op_type == "ReduceSum":
         value = make("Mul", [value, make.constant(np.array(length, np.float32), "places")], pooled, "sum")
     make.reshape(value, [int(d or 1) for d in (ir.get_shape(node.outputs[0]) or ())[1:]], "reduced")
-    make.done()
+    make.replace_node()
     return True

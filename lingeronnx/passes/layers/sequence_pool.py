@@ -71,7 +71,7 @@ def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
     line = make.reshape(ir.require_input(node), [channels, 1, length], "line")
     pool = make(node.op_type, [line], [line.shape[0], channels, 1, places], "pool", attributes)  # type: ignore[index]
     make.reshape(pool, [channels, places], "back")
-    make.done()
+    make.replace_node()
     return True
 
 

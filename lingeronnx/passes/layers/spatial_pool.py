@@ -129,4 +129,4 @@ def _multiply_output(model: ir.Model, node: ir.Node, factor: np.ndarray) -> None
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
     mean = make(node.op_type, [ir.require_input(node)], shape, "padded", attributes)
     make("Mul", [mean, make.constant(factor.reshape(1, 1, *factor.shape), "factor")], shape, "mean")
-    make.done()
+    make.replace_node()

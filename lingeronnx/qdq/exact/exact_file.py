@@ -39,34 +39,35 @@ class ExactFile:
                 self.graph, self.batch = (self.graph, free) if isinstance(free, str) else (free, "")
 
     @property
-    def equal(self) -> bool:
+    def all_equal(self) -> bool:
         """Whether all that was compared is equal."""
         return all(one.equal == one.count for one in self.compared.values())
 
     def lines(self) -> list[str]:
         """Return what a user should know."""
         written, told = self.written, list(self.written.standard.notes)
-        if written.amounts:
+        if written.tie_offsets:
             told.append(
-                f"half a step of the sum is added before {len(written.amounts)} QuantizeLinear, so that ties go up; "
+                f"half a step of the sum is added before {len(written.tie_offsets)} QuantizeLinear, so that ties go "
+                "up; "
                 f"proved to change nothing else: sums below {FLOAT32_EXACT_LIMIT} steps, and shifts that leave float32 "
                 "room for it"
             )
-        if written.functions:
-            calls = Counter(name.rpartition("_")[0] for name in dict.fromkeys(written.functions.values()))
+        if written.function_of:
+            calls = Counter(name.rpartition("_")[0] for name in dict.fromkeys(written.function_of.values()))
             names = ", ".join(f"{count} {name}" for name, count in calls.items())
             told.append(f"functions of operators on integers (domain {DOMAIN}): {names}")
         reasons: dict[tuple[str, str], list[str]] = {}
-        for tensor, reason in written.approximate.items():
+        for tensor, reason in written.inexact.items():
             reasons.setdefault(reason, []).append(tensor)
         for (operator, why), tensors in reasons.items():
             told.append(f"NOT exact: {len(tensors)} {operator} ('{tensors[0]}'): {why}")
-        if reasons and not written.functions:
+        if reasons and not written.function_of:
             told.append("`--functions` writes what has an exact form in integer operators so")
         if self.compared:
             counts = ", ".join(f"{one.equal} of {one.count} samples {what}" for what, one in self.compared.items())
             told.append(f"outputs equal to the simulator's, bit for bit, in onnxruntime: {counts}")
-            if not self.equal and not reasons:
+            if not self.all_equal and not reasons:
                 told.append(
                     "WARNING: this onnxruntime computes otherwise than the bounds say; or a float operator does"
                 )

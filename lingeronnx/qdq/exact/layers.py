@@ -51,7 +51,7 @@ def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
     """
     if isinstance(x, np.ndarray):
         return builder.constant((x.astype(np.int16) + 128).astype(np.uint8))
-    return builder("Cast", builder("Add", builder.wide(x), 128), to=_UINT8)
+    return builder("Cast", builder("Add", builder.to_int64(x), 128), to=_UINT8)
 
 
 def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
@@ -76,16 +76,19 @@ def _conv(
     sums = builder("ConvInteger", _to_uint8(builder, xs[0]), _to_uint8(builder, kernel.weight), *zeros, **settings)
     bias, bound = _bias_and_sum_bound(kernel.weight, kernel.bias, kernel.zero, 128)
     view = (1, -1, *[1] * spatial)
-    acc = builder("Add", builder.wide(sums), bias.reshape(view))
+    acc = builder("Add", builder.to_int64(sums), bias.reshape(view))
     return [
-        builder.narrow(builder.rescaled(acc, kernel.rescale.within(bound, kernel.clip), view), kernel.rescale.dtype)
+        builder.narrow(
+            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds), view),
+            kernel.rescale.dtype,
+        )
     ]
 
 
 def integer_matmul(builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
     """Return the sums of x [..., I] less `zero` with weight [I, O]."""
     if dtype == weight.dtype == np.int8:
-        return builder.wide(
+        return builder.to_int64(
             builder(
                 "MatMulInteger",
                 _to_uint8(builder, x),
@@ -94,24 +97,24 @@ def integer_matmul(builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype
                 _uint8_zero_point(builder),
             )
         )
-    return builder("MatMul", builder.wide(x, zero), builder.constant(weight.astype(np.int64)))
+    return builder("MatMul", builder.to_int64(x, zero), builder.constant(weight.astype(np.int64)))
 
 
 def _linear(
     builder: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    weight = kernel.products
+    weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
     acc = builder("Add", integer_matmul(builder, xs[0], weight.T, types[0], kernel.zero), bias)
-    form = kernel.rescale.within(bound, kernel.clip)
-    return [builder.narrow(builder.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
+    form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(acc, form, (-1,)), kernel.rescale.dtype)]
 
 
 def _matmul(
     builder: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     if all(dtype == np.int8 for dtype in types):
-        acc = builder.wide(
+        acc = builder.to_int64(
             builder(
                 "MatMulInteger",
                 *(_to_uint8(builder, x) for x in xs),
@@ -120,9 +123,9 @@ def _matmul(
             )
         )
     else:
-        acc = builder("MatMul", *map(builder.wide, xs))
-    form = kernel.rescale.within(shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip)
-    return [builder.narrow(builder.rescaled(acc, form), kernel.rescale.dtype)]
+        acc = builder("MatMul", *map(builder.to_int64, xs))
+    form = kernel.rescale.compile_for_bound(shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)]
 
 
 def _sum(
@@ -136,19 +139,22 @@ def _sum(
     if isinstance(kernel, k.AddShift):
         *each, out = (Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0))
     else:
-        *each, out = kernel.x, kernel.y, kernel.out
+        *each, out = kernel.rescale_x, kernel.rescale_y, kernel.out
     bounds = [max_magnitude(dtype) for dtype in types]
-    parts = [builder.rescaled(builder.wide(x), r.within(bound)) for x, r, bound in zip(xs, each, bounds, strict=True)]
+    parts = [
+        builder.rescale(builder.to_int64(x), r.compile_for_bound(bound))
+        for x, r, bound in zip(xs, each, bounds, strict=True)
+    ]
     total = builder("Add" if kernel.sign > 0 else "Sub", *parts)
-    whole = sum(r.bound(bound) for r, bound in zip(each, bounds, strict=True))
-    return [builder.narrow(builder.rescaled(total, out.within(whole, kernel.clip)), out.dtype)]
+    whole = sum(r.output_bound(bound) for r, bound in zip(each, bounds, strict=True))
+    return [builder.narrow(builder.rescale(total, out.compile_for_bound(whole, kernel.clip_bounds)), out.dtype)]
 
 
 def _mul(
     builder: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    form = kernel.rescale.within(math.prod(map(max_magnitude, types)), kernel.clip)
-    return [builder.narrow(builder.rescaled(builder("Mul", *map(builder.wide, xs)), form), kernel.rescale.dtype)]
+    form = kernel.rescale.compile_for_bound(math.prod(map(max_magnitude, types)), kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(builder("Mul", *map(builder.to_int64, xs)), form), kernel.rescale.dtype)]
 
 
 def _affine(
@@ -157,24 +163,32 @@ def _affine(
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
     bias, bound = _bias_and_sum_bound(weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0]))
-    acc = builder("Add", builder("Mul", builder.wide(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
-    return [builder.narrow(builder.rescaled(acc, kernel.rescale.within(bound, kernel.clip)), kernel.rescale.dtype)]
+    acc = builder("Add", builder("Mul", builder.to_int64(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
+    return [
+        builder.narrow(
+            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)), kernel.rescale.dtype
+        )
+    ]
 
 
 def _requant(
     builder: IntegerNodes, kernel: k.Requant, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    right, x = kernel.rescale.pow2_shift, builder.wide(xs[0])
+    right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
-    return [builder.narrow(builder.rescaled(x, kernel.rescale.within(max_magnitude(types[0]))), kernel.rescale.dtype)]
+    return [
+        builder.narrow(
+            builder.rescale(x, kernel.rescale.compile_for_bound(max_magnitude(types[0]))), kernel.rescale.dtype
+        )
+    ]
 
 
 def _concat(
     builder: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     parts = [
-        builder.rescaled(builder.wide(x), rescale.within(max_magnitude(dtype)))
+        builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
     ]
     return [builder.narrow(builder("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
@@ -184,10 +198,10 @@ def _centered(
     builder: IntegerNodes, kernel: k.ZeroPointKernel, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     moved = [
-        builder.narrow(builder.wide(x, zero), np.dtype(np.int16)) if zero else x
-        for x, zero in zip(xs, kernel.zeros, strict=True)
+        builder.narrow(builder.to_int64(x, zero), np.dtype(np.int16)) if zero else x
+        for x, zero in zip(xs, kernel.zero_points, strict=True)
     ]
-    kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zeros, strict=True)]
+    kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zero_points, strict=True)]
     if type(kernel.kernel) not in LAYER_WRITERS:
         raise NotExactError(f"{type(kernel.kernel).__name__} with a zero point")
     return LAYER_WRITERS[type(kernel.kernel)](builder, kernel.kernel, moved, shapes, kinds)
@@ -213,15 +227,15 @@ def _average(
         strides=list(kernel.strides or [1] * spatial),
         pads=list(kernel.pads or [0] * 2 * spatial),
     )
-    acc, rule = builder.wide(sums), kernel.rule
+    acc, rule = builder.to_int64(sums), kernel.rule
     if isinstance(rule, Rescale | ChainedRescale):
-        return [builder.narrow(builder.rescaled(acc, rule.within(bound, kernel.clip)), rule.dtype)]
-    return [builder.chosen(build_quotient_table(rule, bound, kernel.clip), builder("Add", acc, bound))]
+        return [builder.narrow(builder.rescale(acc, rule.compile_for_bound(bound, kernel.clip_bounds)), rule.dtype)]
+    return [builder.gather(build_quotient_table(rule, bound, kernel.clip_bounds), builder("Add", acc, bound))]
 
 
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
     """Return what `rule` makes of every sum from -bound to bound, in its type."""
-    form = rule.within(bound, clip)
+    form = rule.compile_for_bound(bound, clip)
     if rule.shift < 0:
         values = np.full(2 * bound + 1, form.low)
     else:
@@ -235,7 +249,7 @@ def _table(
     builder: IntegerNodes, kernel: k.Table, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
     values = np.asarray(kernel.values).reshape(-1)
-    return [builder.chosen(values, builder("Add", builder.wide(xs[0]), len(values) // 2))]
+    return [builder.gather(values, builder("Add", builder.to_int64(xs[0]), len(values) // 2))]
 
 
 def _glu(
@@ -243,11 +257,14 @@ def _glu(
 ) -> list[ir.Value]:
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2
-    value, gate = builder.several("Split", builder.wide(xs[0]), np.array([half, half]), outputs=2, axis=axis)
-    gates = builder.chosen(np.asarray(kernel.gate, np.int64), builder("Add", gate, 128))
+    value, gate = builder.add_multi_output(
+        "Split", builder.to_int64(xs[0]), np.array([half, half]), outputs=2, axis=axis
+    )
+    gates = builder.gather(np.asarray(kernel.sigmoid_table, np.int64), builder("Add", gate, 128))
     return [
         builder.narrow(
-            builder.rescaled(builder("Mul", value, gates), kernel.rescale.within(128 << 15)), kernel.rescale.dtype
+            builder.rescale(builder("Mul", value, gates), kernel.rescale.compile_for_bound(128 << 15)),
+            kernel.rescale.dtype,
         )
     ]
 

@@ -42,9 +42,11 @@ class IntegerNodes:
 
     def __call__(self, op_type: str, *inputs: Operand | None, **attributes: Any) -> ir.Value:  # noqa: ANN401 - as `ir.set_attr`
         """Append a node; return its output. Numbers become int64 constants."""
-        return self.several(op_type, *inputs, outputs=1, **attributes)[0]
+        return self.add_multi_output(op_type, *inputs, outputs=1, **attributes)[0]
 
-    def several(self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any) -> list[ir.Value]:  # noqa: ANN401
+    def add_multi_output(
+        self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any
+    ) -> list[ir.Value]:  # noqa: ANN401
         """Append a node with so many outputs; return these."""
         values = [v if v is None or isinstance(v, ir.Value) else self.constant(np.asarray(v, np.int64)) for v in inputs]
         node = ir.node(op_type, values, {}, num_outputs=outputs)
@@ -65,7 +67,7 @@ class IntegerNodes:
 
     # ---- types and sizes -----------------------------------------------------------------------------------------
 
-    def wide(self, x: ir.Value, zero: int = 0) -> ir.Value:
+    def to_int64(self, x: ir.Value, zero: int = 0) -> ir.Value:
         """Return integers of any type less their zero point."""
         cast = self("Cast", x, to=_INT64)
         return self("Sub", cast, zero) if zero else cast
@@ -74,85 +76,85 @@ class IntegerNodes:
         """Return x in the integer type `dtype`; what does not fit loses its top bits."""
         return x if dtype == np.int64 else self("Cast", x, to=int(ir.DataType.from_numpy(dtype)))
 
-    def unsqueezed(self, x: ir.Value, axis: int = -1) -> ir.Value:
+    def unsqueeze(self, x: ir.Value, axis: int = -1) -> ir.Value:
         """Return x with one more axis of size 1."""
         return self("Unsqueeze", x, np.array([axis]))
 
-    def total(self, x: ir.Value, keep: bool = True) -> ir.Value:
+    def reduce_sum(self, x: ir.Value, keep: bool = True) -> ir.Value:
         """Return the sums along the last axis."""
         return self("ReduceSum", x, np.array([-1]), keepdims=int(keep))
 
     # ---- arithmetic ----------------------------------------------------------------------------------------------
 
-    def times_power(self, x: Operand, exponent: ir.Value) -> ir.Value:
+    def multiply_by_power_of_two(self, x: Operand, exponent: ir.Value) -> ir.Value:
         """Return x * 2^exponent for exponents from 0 to 62."""
-        return self("Mul", x, self.chosen(1 << np.arange(63), exponent))
+        return self("Mul", x, self.gather(1 << np.arange(63), exponent))
 
-    def down(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
+    def shift_right_floor(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
         """Return x >> shift, from 0 to 62: rounded down."""
         if isinstance(shift, ir.Value):
-            power: Operand = self.chosen(1 << np.arange(63), shift)
+            power: Operand = self.gather(1 << np.arange(63), shift)
         elif not np.any(shift):
             return x
         else:
             power = np.int64(1) << np.asarray(shift, np.int64)
         return self("Div", self("Sub", x, self("Mod", x, power)), power)
 
-    def rsh(self, x: ir.Value, shift: int) -> ir.Value:
+    def shift_right_round(self, x: ir.Value, shift: int) -> ir.Value:
         """Return x shifted right by `shift`, rounded half up; a negative shift goes to the left."""
         if shift <= 0:
             return self("Mul", x, 1 << -shift) if shift else x
-        return self.down(self("Add", x, 1 << (shift - 1)), shift)
+        return self.shift_right_floor(self("Add", x, 1 << (shift - 1)), shift)
 
-    def rsh_by(self, x: ir.Value, shift: ir.Value) -> ir.Value:
+    def shift_right_round_by(self, x: ir.Value, shift: ir.Value) -> ir.Value:
         """The same for a computed shift from 0 to 62."""
         halves = np.concatenate([[0], 1 << np.arange(62)])
-        return self.down(self("Add", x, self.chosen(halves, shift)), shift)
+        return self.shift_right_floor(self("Add", x, self.gather(halves, shift)), shift)
 
     def clamp(self, x: ir.Value, low: int | np.ndarray, high: int | np.ndarray) -> ir.Value:
         """Return x between two bounds."""
-        return self.at_most(self.at_least(x, low), high)
+        return self.clamp_max(self.clamp_min(x, low), high)
 
-    def at_least(self, x: ir.Value, low: Operand) -> ir.Value:
+    def clamp_min(self, x: ir.Value, low: Operand) -> ir.Value:
         """Return x, `low` where it is less. (Max of int64 is wrong near 2^31 in onnxruntime 1.22, and so is Min.)."""
         return self("Where", self("Less", x, low), low, x)
 
-    def at_most(self, x: ir.Value, high: Operand) -> ir.Value:
+    def clamp_max(self, x: ir.Value, high: Operand) -> ir.Value:
         """Return x, `high` where it is more."""
         return self("Where", self("Greater", x, high), high, x)
 
-    def sat(self, x: ir.Value, bits: int) -> ir.Value:
+    def saturate(self, x: ir.Value, bits: int) -> ir.Value:
         """Return x clamped to the signed integers of `bits` bits."""
         return self.clamp(x, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
     def bit_length(self, x: ir.Value, most: int = 62) -> ir.Value:
         """Return how many bits x >= 0 has, at most `most` <= 62."""
-        reached = self("GreaterOrEqual", self.unsqueezed(x), 1 << np.arange(most))
-        return self.total(self("Cast", reached, to=_INT64), keep=False)
+        reached = self("GreaterOrEqual", self.unsqueeze(x), 1 << np.arange(most))
+        return self.reduce_sum(self("Cast", reached, to=_INT64), keep=False)
 
-    def chosen(self, table: np.ndarray, index: ir.Value) -> ir.Value:
+    def gather(self, table: np.ndarray, index: ir.Value) -> ir.Value:
         """Return the entries of a table of one axis."""
         return self("Gather", self.constant(np.asarray(table)), index, axis=0)
 
-    def chosen_last(self, x: ir.Value, places: np.ndarray) -> ir.Value:
+    def gather_last(self, x: ir.Value, places: np.ndarray) -> ir.Value:
         """Return these elements of the last axis."""
         return self("Gather", x, places, axis=-1)
 
     # ---- requantization ------------------------------------------------------------------------------------------
 
-    def rescaled(self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()) -> ir.Value:
+    def rescale(self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()) -> ir.Value:
         """Return accumulators as `form` brings them to another scale. view : the shape of one number for each channel.
 
         Raises NotExactError for a form that rounds otherwise than half up.
         """
         if isinstance(form, ChainedForm):
-            return self.rescaled(self.rescaled(acc, form.first, view), form.second, view)
+            return self.rescale(self.rescale(acc, form.first, view), form.second, view)
         if isinstance(form, ShiftForm):
             return self.clamp(
-                self.down(self("Add", acc, int(form.half)), int(form.shift)), int(form.low), int(form.high)
+                self.shift_right_floor(self("Add", acc, int(form.half)), int(form.shift)), int(form.low), int(form.high)
             )
         if isinstance(form, WideScaleForm):
-            return self._wide_scaled(acc, form)
+            return self._rescale_wide(acc, form)
         if isinstance(form, ChannelScaleForms) and not form.wide.any():
             limit, multiplier, half, shift = (
                 np.reshape(a, view) for a in (form.limit, form.multiplier, form.half, form.shift)
@@ -162,31 +164,33 @@ class IntegerNodes:
         else:
             raise NotExactError("its results are not rounded half up")
         product = self("Mul", self.clamp(acc, -limit, limit), multiplier)
-        return self.clamp(self.down(self("Add", product, half), shift), form.low, form.high)
+        return self.clamp(self.shift_right_floor(self("Add", product, half), shift), form.low, form.high)
 
-    def _wide_scaled(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
+    def _rescale_wide(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
         """As `simulator.fixed_point` does it: in two halves of 32 bits."""
         acc = self.clamp(acc, -form.limit, form.limit)
-        whole = self.down(acc, 32)
+        whole = self.shift_right_floor(acc, 32)
         upper = self("Mul", whole, form.multiplier)
         lower = self("Mul", self("Mod", acc, 1 << 32), form.multiplier)
         if form.shift <= 32:
-            y = self("Add", self("Mul", upper, 1 << (32 - form.shift)), self.rsh(lower, form.shift))
+            y = self("Add", self("Mul", upper, 1 << (32 - form.shift)), self.shift_right_round(lower, form.shift))
         else:
-            y = self.rsh(self("Add", upper, self.down(lower, 32)), form.shift - 32)
-        return self.clamp(self("Add", y, form.zero), form.low, form.high)
+            y = self.shift_right_round(self("Add", upper, self.shift_right_floor(lower, 32)), form.shift - 32)
+        return self.clamp(self("Add", y, form.zero_point), form.low, form.high)
 
-    def followed(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
+    def apply_piecewise(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
         """Return the value of a curve at integers x, with `bits` bits: `simulator.piecewise.evaluate_curve`."""
         curve = table.curve(bits)
         if curve.values.size:
             place = self("Add", self.clamp(x, -32768, 32768), 32768)
-            return self.wide(self.chosen(curve.values, place))
+            return self.to_int64(self.gather(curve.values, place))
         rows = np.asarray(curve.rows, np.int64)
-        x = self.at_least(x, int(curve.least))
-        beyond = self("Greater", self.unsqueezed(self("Abs", x)), rows[:15])
-        piece = self.total(self("Cast", beyond, to=_INT64), keep=False)
+        x = self.clamp_min(x, int(curve.min_input))
+        beyond = self("Greater", self.unsqueeze(self("Abs", x)), rows[:15])
+        piece = self.reduce_sum(self("Cast", beyond, to=_INT64), keep=False)
         negative = self("Cast", self("Less", x, 0), to=_INT64)
-        bias = self.chosen(rows[32:64], self("Add", piece, self("Mul", negative, 16)))
-        line = self("Add", self("Mul", self.chosen(rows[16:32], piece), x), bias)
-        return self.sat(self.rsh(self.down(line, self.chosen(rows[64:80], piece)), curve.shift), bits)
+        bias = self.gather(rows[32:64], self("Add", piece, self("Mul", negative, 16)))
+        line = self("Add", self("Mul", self.gather(rows[16:32], piece), x), bias)
+        return self.saturate(
+            self.shift_right_round(self.shift_right_floor(line, self.gather(rows[64:80], piece)), curve.shift), bits
+        )

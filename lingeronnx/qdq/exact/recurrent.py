@@ -28,7 +28,7 @@ Step = Callable[[IntegerNodes, ir.Value, list[ir.Value]], list[ir.Value]]
 
 def _split_last_axis(builder: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
     """Return the last axis of x cut into pieces of these sizes."""
-    return builder.several("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
+    return builder.add_multi_output("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
 
 
 def _gate_sums(
@@ -42,7 +42,7 @@ def _gate_sums(
     """Return rescale(x W^T + b) of x [..., I] in `dtype`, W [O, I]."""
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * max_magnitude(dtype) + np.abs(bias.astype(np.int64))
     acc = builder("Add", integer_matmul(builder, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
-    return builder.rescaled(acc, rescale.within(int(wide.max(initial=0))))
+    return builder.rescale(acc, rescale.compile_for_bound(int(wide.max(initial=0))))
 
 
 def _lstm(
@@ -50,27 +50,34 @@ def _lstm(
 ) -> list[ir.Value]:
     units, packed = kernel.units, kernel.arithmetic == "q11"
     tables = [load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh")]
-    out = kernel.rescale_o.within(1 << 31)
+    out = kernel.rescale_o.compile_for_bound(1 << 31)
 
     def curve(inner: IntegerNodes, number: int, x: ir.Value) -> ir.Value:
-        return inner.followed(tables[number], x, 8) if packed else inner.rsh(inner.followed(tables[number], x, 32), 16)
+        return (
+            inner.apply_piecewise(tables[number], x, 8)
+            if packed
+            else inner.shift_right_round(inner.apply_piecewise(tables[number], x, 32), 16)
+        )
 
     def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kernel.rescale_o.dtype)
-        sums = inner.sat(inner("Add", a, b), 16 if packed else 32)
+        sums = inner.saturate(inner("Add", a, b), 16 if packed else 32)
         first, cell, last = _split_last_axis(inner, sums, [2 * units, units, units])
         i, f = _split_last_axis(inner, curve(inner, 0, first), [units, units])
         g, o = curve(inner, 1, cell), curve(inner, 0, last)
         kept, new = inner("Mul", f, c), inner("Mul", i, g)
         if packed:
-            wide = inner.sat(inner("Add", kept, new), 32)
-            c, line = inner.sat(inner.rsh(wide, 7), 16), inner.sat(inner.rsh(wide, 3), 16)
+            wide = inner.saturate(inner("Add", kept, new), 32)
+            c, line = (
+                inner.saturate(inner.shift_right_round(wide, 7), 16),
+                inner.saturate(inner.shift_right_round(wide, 3), 16),
+            )
         else:
-            held = kept if kernel.arithmetic == "wide" else inner.sat(kept, 32)
-            wide = inner.rsh(inner("Add", held, new), 3)
-            c, line = inner.sat(inner.rsh(wide, 12), 32), inner.sat(wide, 32)
-        state = inner.rescaled(inner("Mul", o, curve(inner, 1, line)), out)
+            held = kept if kernel.arithmetic == "wide" else inner.saturate(kept, 32)
+            wide = inner.shift_right_round(inner("Add", held, new), 3)
+            c, line = inner.saturate(inner.shift_right_round(wide, 12), 32), inner.saturate(wide, 32)
+        state = inner.rescale(inner("Mul", o, curve(inner, 1, line)), out)
         return [inner.narrow(state, kernel.rescale_o.dtype), c]
 
     y, h, c = _build_scan(builder, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
@@ -82,10 +89,10 @@ def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
     """Return cells [.., H] of 16 bits two by two in one number, the first one lower; the rest is 0."""
     half = units // 2
     even, odd, last = (
-        builder.chosen_last(c, np.arange(*ends)) for ends in ((0, 2 * half, 2), (1, 2 * half, 2), (2 * half, units))
+        builder.gather_last(c, np.arange(*ends)) for ends in ((0, 2 * half, 2), (1, 2 * half, 2), (2 * half, units))
     )
     pairs = builder("Add", builder("Mod", even, 1 << 16), builder("Mul", odd, 1 << 16))
-    rest = builder("Mul", builder.chosen_last(c, np.arange(half)), 0)
+    rest = builder("Mul", builder.gather_last(c, np.arange(half)), 0)
     return builder("Concat", pairs, builder("Mod", last, 1 << 16), rest, axis=-1)
 
 
@@ -94,7 +101,7 @@ def _gru(
 ) -> list[ir.Value]:
     units, down, kind = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
-    cut, new_form = 2 * units, kernel.rescale_o.within(1 << 31)
+    cut, new_form = 2 * units, kernel.rescale_o.compile_for_bound(1 << 31)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
@@ -102,17 +109,19 @@ def _gru(
         b = _gate_sums(builder, h, kernel.weight_h[:cut], kernel.bias_h[:cut], kernel.rescale_h, kind)
         r, z = _split_last_axis(
             builder,
-            builder.followed(sigmoid, builder.sat(builder("Add", first, b), 32), kernel.gate_bits),
+            builder.apply_piecewise(sigmoid, builder.saturate(builder("Add", first, b), 32), kernel.gate_bits),
             [units, units],
         )
-        wide, rows = builder.wide(h), slice(cut, None)
-        read = h if kernel.reset_after else builder.narrow(builder.rsh(builder("Mul", r, wide), down), kind)
+        wide, rows = builder.to_int64(h), slice(cut, None)
+        read = (
+            h if kernel.reset_after else builder.narrow(builder.shift_right_round(builder("Mul", r, wide), down), kind)
+        )
         m = _gate_sums(builder, read, kernel.weight_h[rows], kernel.bias_h[rows], kernel.rescale_h, kind)
         if kernel.reset_after:
-            m = builder.rsh(builder("Mul", r, m), down)
-        new = builder.rescaled(builder.followed(tanh, builder.sat(builder("Add", own, m), 32), 32), new_form)
-        mixed = builder("Add", new, builder.rsh(builder("Mul", z, builder("Sub", wide, new)), down))
-        return [builder.narrow(builder.sat(mixed, kernel.rescale_o.bits), kind)]
+            m = builder.shift_right_round(builder("Mul", r, m), down)
+        new = builder.rescale(builder.apply_piecewise(tanh, builder.saturate(builder("Add", own, m), 32), 32), new_form)
+        mixed = builder("Add", new, builder.shift_right_round(builder("Mul", z, builder("Sub", wide, new)), down))
+        return [builder.narrow(builder.saturate(mixed, kernel.rescale_o.bits), kind)]
 
     found = _build_scan(builder, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
@@ -123,7 +132,7 @@ def _executor_gru(
 ) -> list[ir.Value]:
     units, kind = kernel.units, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
-    cut, out = 2 * units, kernel.rescale_o.within(1 << 16)
+    cut, out = 2 * units, kernel.rescale_o.compile_for_bound(1 << 16)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         (h,) = states
@@ -132,12 +141,14 @@ def _executor_gru(
             _split_last_axis(builder, a, [cut, units]),
             _split_last_axis(builder, b, [cut, units]),
         )
-        sums = builder.sat(builder("Add", first, joined) if kernel.joined else first, 16)
-        r, z = _split_last_axis(builder, builder.followed(sigmoid, sums, 8), [units, units])
-        n = builder.followed(tanh, builder.sat(builder("Add", own, builder.rsh(builder("Mul", r, inner), 7)), 16), 8)
-        half = builder("Mul", z, builder.rsh(builder.wide(h), 1))
+        sums = builder.saturate(builder("Add", first, joined) if kernel.uses_state_sums else first, 16)
+        r, z = _split_last_axis(builder, builder.apply_piecewise(sigmoid, sums, 8), [units, units])
+        n = builder.apply_piecewise(
+            tanh, builder.saturate(builder("Add", own, builder.shift_right_round(builder("Mul", r, inner), 7)), 16), 8
+        )
+        half = builder("Mul", z, builder.shift_right_round(builder.to_int64(h), 1))
         mixed = builder("Add", half, builder("Mul", builder("Sub", 128, z), n))
-        return [builder.narrow(builder.rescaled(mixed, out), kind)]
+        return [builder.narrow(builder.rescale(mixed, out), kind)]
 
     found = _build_scan(builder, kernel, xs, types, step, [kind])
     return [found[index] for index in kernel.kept]
@@ -166,7 +177,9 @@ def _build_scan(
     first = []
     for name, kind in zip(("h", "c"), kinds, strict=False):
         if name in given:
-            state = builder("Reshape", builder.narrow(builder.wide(given[name]), kind), np.array([-1, kernel.units]))
+            state = builder(
+                "Reshape", builder.narrow(builder.to_int64(given[name]), kind), np.array([-1, kernel.units])
+            )
         else:
             start = np.reshape(kernel.fixed.get(name, np.zeros(kernel.units)), (-1, kernel.units)).astype(kind)
             state = builder("Expand", builder.constant(start), size)
@@ -180,8 +193,8 @@ def _build_scan(
     for value, kind in zip((*after, line), (*kinds, kinds[0]), strict=True):
         value.type = ir.make_tensor_type(kind)
     body = ir.Graph([*before, a], [*after, line], nodes=inner.nodes, name="step")
-    backwards = None if kernel.forward else [1]
-    *states, y = builder.several(
+    backwards = None if kernel.is_forward else [1]
+    *states, y = builder.add_multi_output(
         "Scan",
         *first,
         sums,

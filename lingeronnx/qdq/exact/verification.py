@@ -72,7 +72,7 @@ def random_feeds(model: ir.Model, like_calibration: bool, count: int) -> list[di
         feed = {}
         for spec in runner.inputs:
             size = [int(n or 1) for n in spec.shape or ()]
-            q = runner.inputs_held.get(spec.name) or Affine(32.0)
+            q = runner.input_qparams.get(spec.name) or Affine(32.0)
             if spec.dtype.kind != "f":
                 feed[spec.name] = np.zeros(size, spec.dtype)
             elif like_calibration:
@@ -106,7 +106,7 @@ def output_qparams(model: ir.Model) -> dict[str, Affine]:
         node = ir.producer(value)
         if node is not None and node.op_type in DEQUANT.names:
             attrs = read_attributes(DEQUANT, node)
-            found[str(value.name)] = DEQUANT.read_scales(attrs)[0]
+            found[str(value.name)] = DEQUANT.input_qparams(attrs)[0]
     return found
 
 

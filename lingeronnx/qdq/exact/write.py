@@ -59,9 +59,9 @@ class ExactGraph:
     """
 
     standard: QdqGraph
-    amounts: dict[str, tuple[float, ...]]
-    functions: dict[str, str]
-    approximate: dict[str, tuple[str, str]]
+    tie_offsets: dict[str, tuple[float, ...]]
+    function_of: dict[str, str]
+    inexact: dict[str, tuple[str, str]]
 
 
 def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
@@ -72,13 +72,13 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
     """
     writer = ExactWriter(ir.clone(model), with_functions=functions)
     standard = writer.run()
-    for written in writer.written.values():
+    for written in writer.functions.values():
         written.graph.opset_imports[""] = writer.opset
         standard.graph.functions[written.identifier()] = written
-    if writer.written:
+    if writer.functions:
         standard.graph.graph.opset_imports[DOMAIN] = 1
         standard.graph.ir_version = max(standard.graph.ir_version, 8)
-    return ExactGraph(standard, writer.amounts, writer.called, writer.approximate)
+    return ExactGraph(standard, writer.tie_offsets, writer.function_of, writer.inexact)
 
 
 @dataclass
@@ -86,54 +86,54 @@ class ExactWriter(QdqWriter):
     """`qdq.write` with exact forms; see the module."""
 
     with_functions: bool = False
-    amounts: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    called: dict[str, str] = field(default_factory=dict)
-    approximate: dict[str, tuple[str, str]] = field(default_factory=dict)
-    written: dict[str, ir.Function] = field(default_factory=dict)
+    tie_offsets: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    function_of: dict[str, str] = field(default_factory=dict)
+    inexact: dict[str, tuple[str, str]] = field(default_factory=dict)
+    functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.unsigned = True
 
-    def meaning(
+    def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
         """Return the outputs of a node in the first exact form that it has, else their real values."""
         if op_format is DEQUANT:
-            return op_format.meaning(writer)
-        kernel = op_format.bind(writer.bound)
+            return op_format.build_float_nodes(writer)
+        kernel = op_format.make_kernel(writer.info)
         if op_format is QUANT:
-            return self._floor(writer, kernel)
+            return self._write_quant_floor(writer, kernel)
         if isinstance(kernel, _EXACT_KERNELS):
-            return op_format.meaning(writer)
+            return op_format.build_float_nodes(writer)
         where = str(writer.node.outputs[0].name)
         try:
             if isinstance(kernel, k.Table):
-                return self._looked_up(writer, kernel)
-            return self._with_amount(op_format, writer, kernel, out[0], bits)
+                return self._write_table(writer, kernel)
+            return self._write_with_offset(op_format, writer, kernel, out[0], bits)
         except NotExactError as error:
             reason = str(error)
         if self.with_functions and not isinstance(kernel, FloatLinear):
             try:
-                return self._function(op_format, writer, kernel)
+                return self._write_function_call(op_format, writer, kernel)
             except NotExactError as error:
                 reason = str(error)
-        self.approximate[where] = (op_format.name, reason)
-        return op_format.meaning(writer)
+        self.inexact[where] = (op_format.name, reason)
+        return op_format.build_float_nodes(writer)
 
     # ---- with amounts --------------------------------------------------------------------------------------------
 
-    def _with_amount(
+    def _write_with_offset(
         self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel, out: Affine | None, bits: int
     ) -> list[ir.Value]:
         if isinstance(kernel, FloatLinear):
             check_float32_sum(
-                kernel, [q.scale for _, q in self._operands(op_format, writer)], self._weight_scale(writer)
+                kernel, [q.scale for _, q in self._operand_qparams(op_format, writer)], self._weight_scale(writer)
             )
-            return op_format.meaning(writer)
+            return op_format.build_float_nodes(writer)
         if out is None or out.zero_point:
             raise NotExactError("its output has a zero point")
-        inputs = [q for _, q in self._operands(op_format, writer)]
+        inputs = [q for _, q in self._operand_qparams(op_format, writer)]
         if any(q.zero_point for q in inputs):
             raise NotExactError("an input has a zero point")
         held = [q.scale for q in inputs]
@@ -142,73 +142,77 @@ class ExactWriter(QdqWriter):
         if each is not None:
             added = [one.value for one in each]
             if any(added):
-                self.amounts[where] = tuple(added)
+                self.tie_offsets[where] = tuple(added)
             rounds_each = isinstance(kernel, k.AddShift)
             operands = [
-                self._operand(writer, index, value, out, rounds_each)
-                for index, value in zip(op_format.operands(writer.node), added, strict=True)
+                self._write_operand(writer, index, value, out, rounds_each)
+                for index, value in zip(op_format.kernel_inputs(writer.node), added, strict=True)
             ]
-            for index, operand in zip(op_format.operands(writer.node), operands, strict=True):
-                writer.give(index, operand)
-            return op_format.meaning(writer)
-        shapes = [writer.bound.source_shapes[index] for index in op_format.operands(writer.node)]
+            for index, operand in zip(op_format.kernel_inputs(writer.node), operands, strict=True):
+                writer.set_input_value(index, operand)
+            return op_format.build_float_nodes(writer)
+        shapes = [writer.info.input_shapes[index] for index in op_format.kernel_inputs(writer.node)]
         types = [np.dtype("int8" if q.bits <= 8 else "int16" if q.bits <= 16 else "int32") for q in inputs]
         found = compute_tie_offset(kernel, held, shapes, types, self._weight_scale(writer), out.scale, bits)
         if found.value:
-            self.amounts[where] = (found.value,)
+            self.tie_offsets[where] = (found.value,)
         if isinstance(kernel, k.Linear) and len(shapes[0]) != 2:
-            return [self._rows(op_format, writer, kernel, found)]
-        (value,) = op_format.meaning(writer)
-        return [self._added(writer, value, found.value) if found.value else value]
+            return [self._write_row_product(op_format, writer, kernel, found)]
+        (value,) = op_format.build_float_nodes(writer)
+        return [self._add_half_step(writer, value, found.value) if found.value else value]
 
-    def _rows(self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, found: TieOffset) -> ir.Value:
+    def _write_row_product(
+        self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, found: TieOffset
+    ) -> ir.Value:
         """Return a product of rows less the negative of its bias and amount, as one number each where that is exact.
 
         onnxruntime makes a Gemm of a product and a sum (some releases cannot open what comes out), not of a difference.
         """
         assert isinstance(op_format, WeightedIntegerOp)
         unit = get_number(writer.attrs, "scale_x") * get_number(writer.attrs, "scale_w")
-        x, weight = op_format.weights(writer, transposed=True)[:2]
+        x, weight = op_format.dequantize_inputs(writer, transposed=True)[:2]
         value = writer("MatMul", x, weight)
         bias = np.zeros(len(kernel.weight)) if kernel.bias is None else np.asarray(kernel.bias) / unit
         together = 2 * found.bound < FLOAT32_EXACT_LIMIT  # half steps, too, are integers of 24 bits
-        value = writer("Sub", value, writer.constant((-bias - found.value * together).astype(np.float32), "minus_bias"))
-        return value if together or not found.value else self._added(writer, value, found.value)
+        value = writer(
+            "Sub", value, writer.add_constant((-bias - found.value * together).astype(np.float32), "minus_bias")
+        )
+        return value if together or not found.value else self._add_half_step(writer, value, found.value)
 
     def _weight_scale(self, writer: FloatNodeBuilder) -> float | None:
         """Return the one scale of a node's weight, None where there are several or it has no weight."""
         found = get_scales(writer.attrs, "scale_w") if "scale_w" in writer.attrs else None
         return None if isinstance(found, Sequence) else found
 
-    def _added(self, writer: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
-        return writer("Add", value, writer.constant(np.float32(half), "half_step"))
+    def _add_half_step(self, writer: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
+        return writer("Add", value, writer.add_constant(np.float32(half), "half_step"))
 
-    def _operand(self, writer: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
+    def _write_operand(self, writer: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool) -> ir.Value:
         """Return operand `index` with its amount; `rounded`: brought to the integers of the output first."""
-        value = writer.input(index)
+        value = writer.float_input(index)
         if not half:
             return value
-        value = self._added(writer, value, half)
+        value = self._add_half_step(writer, value, half)
         if not rounded:
             return value
-        parameters = [writer.step(str(value.name), out.scale), *writer.zero(ir.DataType.INT8)]
+        parameters = [writer.step(str(value.name), out.scale), *writer.zero_point_inputs(ir.DataType.INT8)]
         return writer("DequantizeLinear", writer("QuantizeLinear", value, *parameters), *parameters)
 
-    def _floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
+    def _write_quant_floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return the real input, brought to the whole number that the simulator gives it; see `kernels.borders`."""
-        x = writer.given(0)
+        x = writer.raw_input(0)
         assert isinstance(kernel, k.Quant)
         where = str(writer.node.outputs[0].name)
         if kernel.rule == "single":
-            self.approximate[where] = (QUANT.name, "it rounds as the training side does")
+            self.inexact[where] = (QUANT.name, "it rounds as the training side does")
             return [x]  # type: ignore[list-item]
         if kernel.rule == "luna" and kernel.scale < 1:
-            self.approximate[where] = (QUANT.name, f"the executor computes a scale of {kernel.scale:g} wrongly")
+            self.inexact[where] = (QUANT.name, f"the executor computes a scale of {kernel.scale:g} wrongly")
             return [x]  # type: ignore[list-item]
         single = kernel.rule == "luna"
         kind = np.float32 if single else np.float64
         scaled, half, back = (
-            writer.constant(np.asarray(value, kind), what)
+            writer.add_constant(np.asarray(value, kind), what)
             for value, what in ((kernel.scale, "counts"), (0.5, "half"), (1.0 / kernel.scale, "unit"))
         )
         wide = x if single else writer("Cast", x, to=_DOUBLE)
@@ -216,23 +220,23 @@ class ExactWriter(QdqWriter):
         value = writer("Mul", whole, back)
         return [value if single else writer("Cast", value, to=int(ir.DataType.FLOAT))]
 
-    def _looked_up(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
+    def _write_table(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
         """Return the integers that a table gives."""
-        place = writer("Cast", self._integers_of(writer, 0), to=int(ir.DataType.INT64))
-        place = writer("Add", place, writer.constant(np.int64(kernel.values.size // 2), "middle"))
-        entries = writer("Gather", writer.constant(np.reshape(kernel.values, -1), "entries"), place, axis=0)
-        self.ready.add(entries)
+        place = writer("Cast", self._integer_input(writer, 0), to=int(ir.DataType.INT64))
+        place = writer("Add", place, writer.add_constant(np.int64(kernel.values.size // 2), "middle"))
+        entries = writer("Gather", writer.add_constant(np.reshape(kernel.values, -1), "entries"), place, axis=0)
+        self.integer_values.add(entries)
         return [entries]
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
-    def _function(self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
+    def _write_function_call(self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Return a call of the kernel's function, on the integers of the inputs."""
-        operands = op_format.operands(writer.node)
-        inputs = [self._integers_of(writer, index) for index in operands]
+        operands = op_format.kernel_inputs(writer.node)
+        inputs = [self._integer_input(writer, index) for index in operands]
         types = [np.dtype(value.dtype.numpy()) for value in inputs]  # type: ignore[union-attr]
-        shapes = [writer.bound.source_shapes[index] for index in operands]
-        name = f"{op_format.name}_{len(self.written)}"
+        shapes = [writer.info.input_shapes[index] for index in operands]
+        name = f"{op_format.name}_{len(self.functions)}"
         written = build_kernel_function(kernel, name, shapes, types, self.opset)
         kept = getattr(kernel, "kept", range(len(written.outputs)))
         call = ir.node(
@@ -241,28 +245,28 @@ class ExactWriter(QdqWriter):
         ir.mark_origin(call, writer.node)
         for value, index in zip(call.outputs, kept, strict=True):
             value.name = self._name(f"{writer.node.outputs[index].name}_integers")
-            self.called[str(writer.node.outputs[index].name)] = name
+            self.function_of[str(writer.node.outputs[index].name)] = name
         writer.nodes.append(call)
-        self.ready.update(call.outputs)
-        self.written[name] = written
+        self.integer_values.update(call.outputs)
+        self.functions[name] = written
         placed = dict(zip(kept, call.outputs, strict=True))
         return [placed.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
 
-    def _operands(self, op_format: Format, writer: FloatNodeBuilder) -> list[tuple[int, Affine]]:
+    def _operand_qparams(self, op_format: Format, writer: FloatNodeBuilder) -> list[tuple[int, Affine]]:
         """Return the operands of a node with how each is held."""
         found = []
-        for index in op_format.operands(writer.node):
-            q = writer.held_as(index)
+        for index in op_format.kernel_inputs(writer.node):
+            q = writer.input_qparams(index)
             if q is None:
                 raise NotExactError(f"the scale of its input {index} is not known")
             found.append((index, q))
         return found
 
-    def _integers_of(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
+    def _integer_input(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
         """Return the integers of operand `index`."""
         value = writer.node.inputs[index]
         held = None if value is None else self.held.get(value)
-        integers = value if index in writer.bound.consts else None if held is None else held.integers
+        integers = value if index in writer.info.constants else None if held is None else held.integers
         if integers is None or integers.dtype is None:
             raise NotExactError(f"its input {index} is held in real numbers")
         if np.dtype(integers.dtype.numpy()) not in (np.int8, np.int16, np.int32):

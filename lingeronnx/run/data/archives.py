@@ -34,13 +34,13 @@ class _Entry:
     """An array of an archive, by its header; start : bytes before its data."""
 
     info: zipfile.ZipInfo
-    start: int
+    data_offset: int
     shape: tuple[int, ...]
     dtype: np.dtype
-    fortran: bool
+    is_fortran_order: bool
 
     @property
-    def bytes(self) -> int:
+    def data_bytes(self) -> int:
         """Of the data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
@@ -83,12 +83,12 @@ def _iter_archive(
     entries = {e.info.filename.removesuffix(".npy"): e for i in archive.infolist() if (e := _read_entry(archive, i))}
     labels = find_labels(entries, names)
     kept = {name: entry for name, entry in entries.items() if name == labels or entry.dtype.kind in "fiub"}
-    total = sum(entry.bytes for entry in kept.values())
+    total = sum(entry.data_bytes for entry in kept.values())
     split = {} if total <= _CHUNK_BYTES else _row_readable_entries(kept, labels, names, by_row)
     rows = next((entry.shape[0] for entry in split.values()), 1)
     step = _rows_per_chunk(split)
     most = max(_MAX_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size)
-    once = total - sum(entry.bytes - entry.bytes // rows * step for entry in split.values())
+    once = total - sum(entry.data_bytes - entry.data_bytes // rows * step for entry in split.values())
     if once > most:
         raise DataError(
             f"{what}: {path} unpacks to {total} bytes, of which {once} are needed at once; {most} are the limit: write "
@@ -108,13 +108,13 @@ def _row_readable_entries(
     """Return the arrays that may be read row by row together; none where one of them cannot."""
     alone = len(by_row) == len(names) == 1 and len(entries) - (labels is not None) == 1  # by any name
     found = {name: entry for name, entry in entries.items() if alone or name == labels or name in by_row}
-    sound = all(entry.shape and entry.shape[0] and not entry.fortran for entry in found.values())
+    sound = all(entry.shape and entry.shape[0] and not entry.is_fortran_order for entry in found.values())
     return found if sound and len({entry.shape[0] for entry in found.values()}) == 1 else {}
 
 
 def _rows_per_chunk(split: Mapping[str, _Entry]) -> int:
     """Return how many rows to read at once."""
-    size = sum(entry.bytes // entry.shape[0] for entry in split.values())
+    size = sum(entry.data_bytes // entry.shape[0] for entry in split.values())
     step = max(_CHUNK_BYTES // max(size, 1), 1)
     return step - step % _ROW_MULTIPLE if step > _ROW_MULTIPLE else step
 
@@ -127,8 +127,10 @@ def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | Non
         shape, fortran, dtype = _read_header(stream)
         start = stream.tell()
     found = _Entry(info, start, shape, dtype, fortran)
-    if start + found.bytes > info.file_size:
-        raise ValueError(f"{info.filename}: {list(shape)} of {dtype} are {found.bytes} bytes; it has {info.file_size}")
+    if start + found.data_bytes > info.file_size:
+        raise ValueError(
+            f"{info.filename}: {list(shape)} of {dtype} are {found.data_bytes} bytes; it has {info.file_size}"
+        )
     return found
 
 
@@ -151,14 +153,14 @@ def _read_entry_array(archive: zipfile.ZipFile, entry: _Entry) -> np.ndarray:
 def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
     """Return a stream behind the header."""
     stream = archive.open(entry.info)
-    stream.read(entry.start)
+    stream.read(entry.data_offset)
     return stream
 
 
 def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
     """Return the next rows of an array."""
     data = bytearray()
-    size = entry.bytes // entry.shape[0] * count
+    size = entry.data_bytes // entry.shape[0] * count
     while len(data) < size:
         if not (part := stream.read(size - len(data))):
             raise EOFError(f"{entry.info.filename} ends early")

@@ -30,29 +30,32 @@ class InputSpec:
     axis: int | None = 0
 
     @property
-    def batched(self) -> bool:
+    def accepts_any_batch(self) -> bool:
         """Whether any number of samples may be fed: not where the model fixes the axis to a size other than 1."""
         return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
 
     @property
-    def single(self) -> bool:
+    def is_single_sample(self) -> bool:
         """Whether the file fixes the number of samples to 1."""
         return self.axis is not None and bool(self.shape) and self.shape[self.axis] == 1  # type: ignore[index]
 
-    def count(self, array: np.ndarray) -> int:
+    def count_samples(self, array: np.ndarray) -> int:
         """Return the number of samples in `array`, 1 where the input has none."""
         return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
-    def samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def slice_samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Return the samples start..stop-1 of `array`; the array itself where the input has no samples."""
         return array if self.axis is None else array[(slice(None),) * self.axis + (slice(start, stop),)]
 
-    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def concatenate(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
         return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
 
     def kind(self, array: np.ndarray) -> tuple[object, ...]:
-        """Return what two arrays must have in common to be `joined`: the sizes beside the samples, or all values."""
+        """Return what two arrays must have in common to be `concatenate`.
+
+        The sizes beside the samples, or all values.
+        """
         if self.axis is None:
             return array.shape, array.tobytes()
         return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)

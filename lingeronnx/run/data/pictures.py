@@ -97,7 +97,7 @@ class Pictures:
         if not (self._std > 0).all():
             raise ConfigError(f"pictures: std {std}; it must be positive")
         self.folder = Path(folder)
-        self._files = self._listed()
+        self._files = self._list_files()
         _import_pillow()
 
     def __getstate__(self) -> dict[str, object]:
@@ -115,12 +115,12 @@ class Pictures:
         for start in range(0, len(self._files), count):
             part = self._files[start : start + count]
             labels = [label for _, label in part]
-            pixels = np.stack([self._read(path) for path, _ in part])
+            pixels = np.stack([self._read_pixels(path) for path, _ in part])
             values = (pixels - self._mean) / self._std
             array = values if self.layout == "nhwc" else np.moveaxis(values, 3, 1)
             yield np.ascontiguousarray(array, np.float32), None if None in labels else np.array(labels, np.int64)
 
-    def _listed(self) -> list[tuple[Path, int | None]]:
+    def _list_files(self) -> list[tuple[Path, int | None]]:
         """Return (file, class or None) of every picture."""
         try:
             entries = sorted(self.folder.iterdir())
@@ -143,7 +143,7 @@ class Pictures:
             )
         return found
 
-    def _read(self, path: Path) -> np.ndarray:
+    def _read_pixels(self, path: Path) -> np.ndarray:
         """Return uint8 pixels [H, W, C]."""
         image = _import_pillow()
         if (odd := describe_irregular_file(path)) is not None:
@@ -166,10 +166,10 @@ class Pictures:
             ) from error
         except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
             raise DataError(f"pictures: {path} is not a readable picture; take it out, or save it again") from error
-        pixels = np.asarray(self._resized(picture)).reshape(self.size[1], self.size[0], -1)
+        pixels = np.asarray(self._resize(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
-    def _resized(self, picture: Image) -> Image:
+    def _resize(self, picture: Image) -> Image:
         """Return the picture at `size`, bilinear."""
         image = _import_pillow()
         (width, height), filtered = self.size, image.Resampling.BILINEAR

@@ -31,27 +31,27 @@ class _CalibrationReader(Protocol):
 
 @dataclass
 class ItemSource:
-    """How to read a source: `make` returns a fresh iterator where `again` is true."""
+    """How to read a source: `create_iterator` returns a fresh iterator where `is_rereadable` is true."""
 
-    make: Callable[[], Iterator[Item]]
-    again: bool
+    create_iterator: Callable[[], Iterator[Item]]
+    is_rereadable: bool
     what: str
-    open_ended: bool = False  # whether nobody knows how many items there are
+    is_open_ended: bool = False  # whether nobody knows how many items there are
     head: list[Item] = field(default_factory=list)
     rest: Iterator[Item] | None = None
 
-    def read(self) -> Iterator[Item]:
+    def iter_items(self) -> Iterator[Item]:
         """Yield all items; what the user's own code raises becomes a DataError."""
-        if self.again:
+        if self.is_rereadable:
             yield from self._items()
             return
         yield from self.head
         self.rest = self.rest or self._items()
         yield from self.rest
 
-    def peek(self) -> Iterator[Item]:
+    def peek_items(self) -> Iterator[Item]:
         """Yield the first items without using them up."""
-        if self.again:
+        if self.is_rereadable:
             yield from self._items()
             return
         yield from self.head
@@ -62,7 +62,7 @@ class ItemSource:
 
     def _items(self) -> Iterator[Item]:
         with wrap_user_errors(f"{self.what}: reading it failed", DataError):
-            yield from self.make()
+            yield from self.create_iterator()
 
 
 def open_items(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> ItemSource:

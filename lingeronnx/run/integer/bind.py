@@ -38,13 +38,13 @@ __all__ = ["Binder", "BoundGraph", "bind_kernel"]
 class BoundGraph:
     """The steps of a graph, and of every tensor its type, of the integer ones how they are held.
 
-    inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
+    integer_names : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
     """
 
     steps: Sequence[Step]
     specs: Mapping[str, TensorSpec]
     held: Mapping[str, Affine]
-    inner: Mapping[str, str]
+    integer_names: Mapping[str, str]
 
 
 class Binder:
@@ -66,7 +66,7 @@ class Binder:
         self.held: dict[str, Affine] = {}
         self.steps: list[Step] = []
         #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
-        self.inner: dict[str, str] = {}
+        self.integer_names: dict[str, str] = {}
         self._taken = {str(v.name) for v in ir.iter_values(model)}
         self._pending: list[ir.Node] = []
 
@@ -77,17 +77,17 @@ class Binder:
                 continue  # a Quant whose output is fed, already quantized
             if node.op_type == "Constant" and not node.domain:
                 continue
-            form = self._integer(node)
+            form = self._integer_format(node)
             if form is None:
                 self._pending.append(node)
                 continue
             waiting = {str(v.name) for n in self._pending for v in n.outputs}
             if any(v is not None and v.name in waiting for v in node.inputs):
-                self._flush()
-            self._bind(form, node)
-        self._flush()
+                self._append_float_fallback()
+            self._bind_node(form, node)
+        self._append_float_fallback()
 
-    def _integer(self, node: ir.Node) -> Format | None:
+    def _integer_format(self, node: ir.Node) -> Format | None:
         form = require_integer_op(node)
         if is_quantized_domain(node):
             return form
@@ -97,13 +97,13 @@ class Binder:
         known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
         return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
 
-    def _bind(self, op_format: Format, node: ir.Node) -> None:
+    def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
-        for index in op_format.operands(node):
+        for index in op_format.kernel_inputs(node):
             if index in consts:
-                self._constant(names[index], consts[index])
+                self._append_constant(names[index], consts[index])
             elif names[index] not in self.specs:
                 raise ModelError(
                     f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; the file is damaged"
@@ -124,28 +124,28 @@ class Binder:
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )
         fn = bind_kernel(op_format, bound)
-        inputs = tuple(names[i] for i in op_format.operands(node))
-        reals = {str(node.outputs[i].name) for i in op_format.reals(bound)}
+        inputs = tuple(names[i] for i in op_format.kernel_inputs(node))
+        reals = {str(node.outputs[i].name) for i in op_format.float_outputs(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
         inside = {name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals}
         self._append(Step(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
-        written = op_format.out_scales(bound, [self.held.get(name) for name in names])
+        written = op_format.all_output_qparams(bound, [self.held.get(name) for name in names])
         for value, q in zip(node.outputs, written, strict=False):
             if value.name in reals and q is not None:
-                self._real(value.name, inside[value.name], q.scale)
+                self._append_dequant(value.name, inside[value.name], q.scale)
             elif value.name and q is not None:
                 self.held[value.name] = q.changed(bits=8 * self.specs[value.name].dtype.itemsize)
 
-    def _real(self, name: str, held: str, scale: float) -> None:
+    def _append_dequant(self, name: str, held: str, scale: float) -> None:
         """Dequantize the integers `held` of tensor `name`."""
         from simulator.kernels import Dequant
 
         self._append(Step(Dequant(scale), (held,), (name,)))
-        self.inner[held] = name
+        self.integer_names[held] = name
         self._taken.add(held)
 
     def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
-        read = op_format.read_scales(attrs)
+        read = op_format.input_qparams(attrs)
         for index, q in read.items():
             own = self.held.get(names[index]) if index < len(names) else None
             if own is not None and own.scale != q.scale:
@@ -157,14 +157,14 @@ class Binder:
             if name not in self.held:
                 continue
             zero = self.held[name].zero_point
-            taken = read[index].zero_point if index in read else zero if op_format.zero_points else 0
+            taken = read[index].zero_point if index in read else zero if op_format.supports_zero_points else 0
             if zero != taken:
                 raise ModelError(
                     f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}; "
                     "quantize the model again"
                 )
 
-    def _constant(self, name: str, array: np.ndarray) -> None:
+    def _append_constant(self, name: str, array: np.ndarray) -> None:
         from simulator.kernels import Constant
 
         if name not in self.specs:
@@ -178,7 +178,7 @@ class Binder:
             )
         self.steps.append(call)
         try:
-            results = call.fn.infer(*(self.specs[name] for name in call.inputs))
+            results = call.kernel.infer(*(self.specs[name] for name in call.inputs))
         except SimulatorError as error:
             raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
         if len(results) < len(call.outputs):
@@ -188,7 +188,7 @@ class Binder:
             )
         self.specs.update(zip(call.outputs, results, strict=False))
 
-    def _flush(self) -> None:
+    def _append_float_fallback(self) -> None:
         if self._pending:
             results = [v for node in self._pending for v in node.outputs]
             inner = {
@@ -206,10 +206,10 @@ def bind_kernel(op_format: Format, bound: KernelInfo) -> Kernel:
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
     """
-    bound.how(op_format.kind)
+    bound.expect_arithmetic(op_format.kind)
     try:
-        return op_format.bind(bound)
+        return op_format.make_kernel(bound)
     except ModelError:
         raise
     except ValueError as error:
-        raise ModelError(f"{bound.where}: {error}") from error
+        raise ModelError(f"{bound.label}: {error}") from error

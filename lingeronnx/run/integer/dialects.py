@@ -41,7 +41,7 @@ class ArithmeticSide:
     dialect: int = 0
 
     @classmethod
-    def of(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
+    def resolve(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
         """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
         if name not in (None, *ARITHMETICS):
             raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
@@ -52,7 +52,7 @@ class ArithmeticSide:
     def arithmetic(self, op_format: Format, node: ir.Node) -> Arithmetic:
         """Return how `op_format` is computed; ModelError where that is not known."""
         trained = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
-        found = trained if self.dialect else self.target.arithmetic(op_format.name)
+        found = trained if self.dialect else self.target.find_arithmetic(op_format.name)
         if found is not None:
             return found
         if self.dialect:

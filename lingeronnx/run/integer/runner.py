@@ -45,7 +45,7 @@ class IntegerRunner:
     def __init__(self, model: ir.Model, arithmetic: str | None = None, target: Target | None = None) -> None:
         self.model = model
         self.target = detect_target(model) if target is None else target
-        self.side = ArithmeticSide.of(model, self.target, arithmetic)
+        self.side = ArithmeticSide.resolve(model, self.target, arithmetic)
         #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
         self._wide = _wide_inputs(model, self.target)
         self.inputs = [
@@ -59,16 +59,16 @@ class IntegerRunner:
                 self.consts[ir.output_name(node)] = np.asarray(ir.get_attr(node, "value"))
         #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact. A setting beside
         #: inputs for one sample is no such case: it goes along with every sample.
-        self.whole = any(not spec.batched for spec in self.inputs)
-        if any(spec.single for spec in self.inputs):
-            self.whole = any(not spec.batched for spec in self.inputs if spec.axis is not None)
+        self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs)
+        if any(spec.is_single_sample for spec in self.inputs):
+            self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs if spec.axis is not None)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.iter_values(model) if (axis := find_dynamic_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _DirectProgram] = {}
         #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatFallback`.
-        self.opened: FallbackSessionCache = {}
+        self.fallback_sessions: FallbackSessionCache = {}
         _check_simd_settings()
 
     @property
@@ -79,10 +79,10 @@ class IntegerRunner:
     @property
     def per_sample(self) -> bool:
         """Whether in all runs so far samples may follow one another along axis 0."""
-        return all(program.per_sample for program, _ in self._programs.values())
+        return all(program.accepts_batches for program, _ in self._programs.values())
 
     @property
-    def inputs_held(self) -> dict[str, Affine | None]:
+    def input_qparams(self) -> dict[str, Affine | None]:
         """How the Quant nodes that read an input hold it, by input; None where there is none, or several disagree."""
         found: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
@@ -111,8 +111,8 @@ class IntegerRunner:
             return
         quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
         count = self._count(given)
-        fed = self._fed(given if self.whole else self._stacked(given), quantized)
-        rows = 1 if self.whole else count
+        fed = self._program_feed(given if self.runs_whole_batch else self._stack_samples(given), quantized)
+        rows = 1 if self.runs_whole_batch else count
         specs = {
             name: TensorSpec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
             for name, array in fed.items()
@@ -121,7 +121,7 @@ class IntegerRunner:
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, held = self._programs[key]
-        self._remember(known, given, fed, program, held)
+        self._cache_direct_program(known, given, fed, program, held)
         forced = {
             name: _stack_along_axis0(array, count, self.batch_axes.get(name, 0))
             for name, array in (force or {}).items()
@@ -132,7 +132,7 @@ class IntegerRunner:
         except SimulatorError as error:  # the feeds were checked: what is forced has another type, shape or name
             raise DataError(str(error)) from error
 
-    def _remember(
+    def _cache_direct_program(
         self,
         known: object,
         given: Mapping[str, np.ndarray],
@@ -143,8 +143,8 @@ class IntegerRunner:
         """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
         names = {id(array): name for name, array in given.items()}
         as_it_is = all(id(array) in names for array in fed.values()) and len(names) == len(given)
-        plain = self.whole or (
-            program.per_sample and not set(program.names) & {n for n, a in self.batch_axes.items() if a}
+        plain = self.runs_whole_batch or (
+            program.accepts_batches and not set(program.output_names) & {n for n, a in self.batch_axes.items() if a}
         )
         if as_it_is and plain and len(self._direct) < _MAX_DIRECT_PROGRAMS:
             self._direct[known] = _DirectProgram(program, {to: names[id(array)] for to, array in fed.items()}, held)
@@ -153,24 +153,38 @@ class IntegerRunner:
         """Return a `GraphWalk` on one batch of real inputs through the steps that lead to `wanted` (None: all)."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(given)
-        given = given if self.whole else self._stacked(given)
+        given = given if self.runs_whole_batch else self._stack_samples(given)
         specs = {n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, fallback_sessions=self.opened)
+        binder = Binder(
+            self.model,
+            self.side,
+            self.consts,
+            specs,
+            not self.runs_whole_batch,
+            fallback_sessions=self.fallback_sessions,
+        )
         binder.run(None if wanted is None else find_ancestors(self.model.graph, wanted))
         return GraphWalk(binder, given)
 
     def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, fallback_sessions=self.opened)
+        binder = Binder(
+            self.model,
+            self.side,
+            self.consts,
+            specs,
+            not self.runs_whole_batch,
+            fallback_sessions=self.fallback_sessions,
+        )
         binder.run()
-        return BoundGraph(binder.steps, binder.specs, binder.held, binder.inner)
+        return BoundGraph(binder.steps, binder.specs, binder.held, binder.integer_names)
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
         first = next((spec for spec in self.inputs if spec.axis is not None), None)
-        return 1 if self.whole or first is None else first.count(given[first.name])
+        return 1 if self.runs_whole_batch or first is None else first.count_samples(given[first.name])
 
-    def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _stack_samples(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the feed with the samples of every input one after another along axis 0; what has none is repeated."""
         count, found = self._count(given), {}
         for spec in self.inputs:
@@ -187,7 +201,7 @@ class IntegerRunner:
             return True
         if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
             return False
-        found = self.inputs_held[name]
+        found = self.input_qparams[name]
         if found is None:
             raise DataError(
                 f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different scales; give real values"
@@ -199,7 +213,7 @@ class IntegerRunner:
             )
         return True
 
-    def _fed(self, given: Mapping[str, np.ndarray], quantized: Collection[str]) -> dict[str, np.ndarray]:
+    def _program_feed(self, given: Mapping[str, np.ndarray], quantized: Collection[str]) -> dict[str, np.ndarray]:
         """Return the program's feed: for quantized inputs, the outputs of their Quants in place of the input."""
         feed: dict[str, np.ndarray] = {}
         for value in self.model.graph.inputs:
@@ -209,7 +223,7 @@ class IntegerRunner:
             if name not in quantized:
                 feed[name] = given[name]
                 continue
-            held = self.inputs_held[name]
+            held = self.input_qparams[name]
             assert held is not None
             for use in value.uses():
                 if use.node.op_type == QUANT.name:
@@ -223,15 +237,17 @@ class IntegerRunner:
     ) -> tuple[Program, dict[str, Affine]]:
         from simulator import program
 
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep, self.opened)
+        binder = Binder(
+            self.model, self.side, self.consts, specs, not self.runs_whole_batch, keep, self.fallback_sessions
+        )
         binder.run()
         for value in self.model.graph.inputs:
-            found = self.inputs_held[str(value.name)] if value.name in quantized else None
+            found = self.input_qparams[str(value.name)] if value.name in quantized else None
             if found is not None:
                 binder.held.update({ir.output_name(use.node): found for use in value.uses()})
         wanted = None if keep is None else [name for name in keep if name in binder.specs]
-        if binder.inner and keep is None:
-            wanted = [name for name in binder.specs if name not in binder.inner]
+        if binder.integer_names and keep is None:
+            wanted = [name for name in binder.specs if name not in binder.integer_names]
         try:
             return program.compile_program(binder.steps, specs, wanted), binder.held
         except program.SimulatorError as error:
@@ -285,7 +301,7 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    quantizer = target.computes(QUANT.name, QuantArithmetic)
+    quantizer = target.get_arithmetic(QUANT.name, QuantArithmetic)
     widest = 32 if quantizer is None else quantizer.widest
     quants = [
         node

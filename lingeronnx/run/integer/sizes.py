@@ -22,19 +22,19 @@ __all__ = ["infer_shapes"]
 class _ShapeBinder(Binder):
     """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
 
-    def _bind(self, op_format: Format, node: ir.Node) -> None:
+    def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
-            super()._bind(op_format, node)
+            super()._bind_node(op_format, node)
 
-    def _integer(self, node: ir.Node) -> Format | None:
+    def _integer_format(self, node: ir.Node) -> Format | None:
         with contextlib.suppress(ModelError):
-            return super()._integer(node)
+            return super()._integer_format(node)
         return None
 
     def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
         pass
 
-    def _flush(self) -> None:
+    def _append_float_fallback(self) -> None:
         self._pending = []
 
 
@@ -49,6 +49,6 @@ def infer_shapes(model: ir.Model) -> dict[ir.Value, tuple[int | None, ...]]:
         for s in runner.inputs
         if s.shape and None not in s.shape[1:]
     }
-    binder = _ShapeBinder(model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.whole)
+    binder = _ShapeBinder(model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.runs_whole_batch)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

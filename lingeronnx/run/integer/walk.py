@@ -47,7 +47,7 @@ class GraphWalk:
             self._step = call
             self._compute(call)
             name, read = call.outputs[0], [self._arrays[n] for n in call.inputs]
-            self._shown = WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
+            self._shown = WalkStep(self._binder.integer_names.get(name, name), call.kernel, read, self._arrays[name])
             yield self._shown
             read.clear()
             for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
@@ -87,7 +87,7 @@ def run_program(
     program: Program, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Run a batch of `count` samples, one by one where the program mixes samples."""
-    if program.per_sample or count == 1:
+    if program.accepts_batches or count == 1:
         yield from program.run(feed, force)
         return
 

@@ -65,12 +65,12 @@ _INVARIANT_IF_REPEATED_OPS = (
 class Batching(Enum):
     """How samples are run."""
 
-    AS_THEY_COME = "the same for any batch"
-    FLAT = "as one line of numbers, filled to whole vectors"
-    FILLED = "with others, to whole vectors of samples"
+    ANY_BATCH = "the same for any batch"
+    FLATTENED = "as one line of numbers, filled to whole vectors"
+    PADDED = "with others, to whole vectors of samples"
     REPEATED = "each as often as fills whole vectors, so that it begins on a line"
-    ABREAST = "each in its own place, several in a call"
-    ALONE = "one by one, each in its own place"
+    PARALLEL = "each in its own place, several in a call"
+    SINGLE = "one by one, each in its own place"
 
 
 def choose_batching(
@@ -79,10 +79,10 @@ def choose_batching(
     """Return how nodes are run; specs : of all that they read and write, of one sample."""
     kinds = {"" if node.domain else node.op_type for node in nodes}
     if kinds <= _BATCH_INVARIANT_OPS:
-        return Batching.AS_THEY_COME
+        return Batching.ANY_BATCH
     sizes = [math.prod(spec.shape) for spec in specs]
     if kinds <= _INVARIANT_IF_ALIGNED_OPS and all(size % _VECTOR_LENGTH == 0 for size in sizes):
-        return Batching.AS_THEY_COME
+        return Batching.ANY_BATCH
     several = _repeatable(nodes, specs)
     if (
         several
@@ -91,13 +91,13 @@ def choose_batching(
     ):
         return Batching.REPEATED
     if not kinds <= _BATCH_INVARIANT_OPS | _ELEMENTWISE_OPS:
-        return Batching.ABREAST if several else Batching.ALONE
+        return Batching.PARALLEL if several else Batching.SINGLE
     plain = all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
     if kinds <= _ELEMENTWISE_OPS and plain and len({spec.shape for spec in specs}) == 1:
-        return Batching.FLAT
+        return Batching.FLATTENED
     if sum(sizes) <= _MAX_PADDED_ELEMENTS:
-        return Batching.FILLED
-    return Batching.ABREAST if several else Batching.ALONE
+        return Batching.PADDED
+    return Batching.PARALLEL if several else Batching.SINGLE
 
 
 def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:

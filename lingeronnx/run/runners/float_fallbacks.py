@@ -157,7 +157,7 @@ class FloatFallback(NumpyKernel):
             model, nodes, seen, self.outputs, {n: _constant_array(v) for n, v in constants.items()}
         )
         self._nodes = tuple(nodes)
-        self._batching, self._times = Batching.ALONE, 1
+        self._batching, self._times = Batching.SINGLE, 1
         self._session: OrtSession | None = None
         self._abreast: OrtSession | None = None
         self._mixes: bool | None = None
@@ -165,7 +165,7 @@ class FloatFallback(NumpyKernel):
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
         self._whole = any(node.op_type in (*operators.SHAPE_QUERY_OPS, "NonZero") and not node.domain for node in nodes)
 
-    def _open(self, proto: onnx.ModelProto) -> OrtSession:
+    def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
         key = _hash_model(proto)
         if key not in self._opened:
             self._opened[key] = open_ort_session(proto, f"float node {self.names[0]}", threads=1)
@@ -174,9 +174,9 @@ class FloatFallback(NumpyKernel):
     def _run(self, arrays: Sequence[np.ndarray], several: bool = False) -> list[np.ndarray]:
         """Compute; several : `PARALLEL_SAMPLES` samples, each by itself."""
         if several and self._abreast is None:
-            self._abreast = self._open(build_parallel_model(self.proto))
+            self._abreast = self._open_session(build_parallel_model(self.proto))
         elif self._session is None:
-            self._session = self._open(self.proto)
+            self._session = self._open_session(self.proto)
         session = self._abreast if several else self._session
         assert session is not None
         try:
@@ -187,11 +187,11 @@ class FloatFallback(NumpyKernel):
                 "onnxruntime?"
             ) from error
 
-    def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run_batch(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
-        return self._tensors(self._run(arrays))
+        return self._check_results(self._run(arrays))
 
-    def _tensors(self, results: Sequence[Any]) -> list[np.ndarray]:
+    def _check_results(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Return `results`; ModelError where one is text, a sequence, or nothing at all."""
         for name, result in zip(self.outputs, results, strict=True):
             if isinstance(result, np.ndarray) and not result.dtype.hasobject:
@@ -203,12 +203,12 @@ class FloatFallback(NumpyKernel):
             )
         return list(results)
 
-    def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
+    def needs_single_samples(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
         count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
-        return count != 1 and not self._whole and self._mixed(arrays)
+        return count != 1 and not self._whole and self._mixes_samples(arrays)
 
-    def _mixed(self, arrays: Sequence[np.ndarray]) -> bool:
+    def _mixes_samples(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether two samples together give something else than each gives alone."""
         if self._mixes is None:
             rng = np.random.default_rng(0)
@@ -240,25 +240,27 @@ class FloatFallback(NumpyKernel):
         if self._whole or not arrays:
             return tuple(self._run([align_array(a) for a in arrays]))
         count, how = len(arrays[0]), self._batching
-        if how is Batching.FLAT:
+        if how is Batching.FLATTENED:
             shape = arrays[0].shape
             return tuple(
                 r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flatten_padded(a) for a in arrays])
             )
         if how is Batching.REPEATED:
-            if not self._mixed(arrays):
+            if not self._mixes_samples(arrays):
                 results = self._run([repeat_samples(a, self._times) for a in arrays])
                 return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
-            how = Batching.ABREAST
-        if how is Batching.ABREAST and count >= _MIN_PARALLEL_SAMPLES:
+            how = Batching.PARALLEL
+        if how is Batching.PARALLEL and count >= _MIN_PARALLEL_SAMPLES:
             runs = [
                 self._run([_take_padded_chunk(a, at) for a in arrays], True) for at in range(0, count, PARALLEL_SAMPLES)
             ]
             return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
-        if how in (Batching.ALONE, Batching.ABREAST) or ((count > 1 or how is Batching.FILLED) and self._mixed(arrays)):
+        if how in (Batching.SINGLE, Batching.PARALLEL) or (
+            (count > 1 or how is Batching.PADDED) and self._mixes_samples(arrays)
+        ):
             parts = [self._run(sample) for sample in zip(*map(split_aligned, arrays), strict=True)]
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-        if how is Batching.FILLED:
+        if how is Batching.PADDED:
             return tuple(result[:count] for result in self._run([pad_to_vector(a) for a in arrays]))
         return tuple(self._run([align_array(a) for a in arrays]))
 
@@ -278,13 +280,13 @@ class FloatFallback(NumpyKernel):
                 f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
                 "setting, fix it with --fix NAME=VALUE"
             ) from error
-        self._tensors(results)
+        self._check_results(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(TensorSpec(result.shape, result.dtype) for result in results)
         self._times = repeats_to_fill_vectors((*specs, *self._specs))
         self._batching = choose_batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
         return self._specs
 
-    def follows_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
+    def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Every input and output has the batch on axis 0."""
         return not self._whole

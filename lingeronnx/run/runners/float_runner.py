@@ -102,7 +102,7 @@ class FloatRunner:
         del proto.graph.output[:]
         specs = get_input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
-        self._single = {spec.name: spec for spec in specs if spec.single}
+        self._single = {spec.name: spec for spec in specs if spec.is_single_sample}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._model, self._sized = model, sized
         #: Outputs that are held at once: of a model with large tensors not all.
@@ -113,10 +113,10 @@ class FloatRunner:
             self._stages = split_into_stages(
                 proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.iter_values(model)}
             )
-        self._sessions = [self._opened(stage) for stage in self._stages]
+        self._sessions = [self._open_stage(stage) for stage in self._stages]
 
-    def _opened(self, stage: ModelStage) -> OrtSession:
-        stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
+    def _open_stage(self, stage: ModelStage) -> OrtSession:
+        stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.handed_on))
         return open_ort_session(stage.proto, "the float model", external_constants=self._apart)
 
     @cached_property
@@ -125,7 +125,7 @@ class FloatRunner:
         axes = {str(v.name): find_dynamic_axis(v) if self._sized else 0 for v in ir.iter_values(self._model)}
         return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
 
-    def batch_first(self, names: Collection[str]) -> bool:
+    def has_batch_first(self, names: Collection[str]) -> bool:
         """Whether all of the tensors `names` have the samples on axis 0."""
         return not any(self._axes[name] for name in names)
 
@@ -136,13 +136,13 @@ class FloatRunner:
         """
         wanted = [name for name in self._names if names is None or name in names]
         given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max((spec.count(given[name]) for name, spec in self._single.items()), default=1)
+        count = max((spec.count_samples(given[name]) for name, spec in self._single.items()), default=1)
         if count == 1:
             yield from self._run(given, wanted)
             return
 
         def sample(name: str, i: int) -> np.ndarray:
-            return self._single[name].samples(given[name], i, i + 1) if name in self._single else given[name]
+            return self._single[name].slice_samples(given[name], i, i + 1) if name in self._single else given[name]
 
         runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
         for items in zip(*runs, strict=True):
@@ -160,7 +160,7 @@ class FloatRunner:
             if not left:
                 return
             later = {name for stage in self._stages[number + 1 :] for name in stage.inputs}
-            fetch = [name for name in (*stage.outputs, *stage.border) if name in left or name in later]
+            fetch = [name for name in (*stage.outputs, *stage.handed_on) if name in left or name in later]
             try:
                 found = run_session(session, fetch, {name: held[name] for name in stage.inputs}) if fetch else ()
             except Exception as error:

@@ -27,7 +27,7 @@ class ModelStage:
     proto: onnx.ModelProto
     inputs: Sequence[str]
     outputs: Sequence[str]
-    border: Sequence[str]
+    handed_on: Sequence[str]
 
 
 def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[str]]:

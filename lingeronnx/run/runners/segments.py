@@ -51,13 +51,13 @@ class Segments:
         nodes = [node for node in find_ancestors(model.graph, wanted) if not _is_constant(node)]
         groups = _group_nodes(nodes, shown, apart)
         self._nodes = groups
-        self.pieces = [_make_segment(group, shown) for group in groups]
+        self.segments = [_make_segment(group, shown) for group in groups]
         self._sessions: dict[tuple[int, frozenset[tuple[str, int]]], OrtSession] = {}
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one sample of a whole run."""
-        return sum(piece.macs for piece in self.pieces)
+        return sum(piece.macs for piece in self.segments)
 
     def run(
         self, index: int, tensors: Mapping[str, np.ndarray], changed: Mapping[str, np.ndarray]
@@ -67,7 +67,7 @@ class Segments:
         changed : other values of some of its constants; an array of other values is another object, and lives as
             long as this does.
         """
-        piece = self.pieces[index]
+        piece = self.segments[index]
         key = index, frozenset((name, id(array)) for name, array in changed.items())
         if key not in self._sessions:
             self._sessions[key] = self._open(index, changed)
@@ -78,7 +78,7 @@ class Segments:
         return dict(zip(piece.outputs, arrays, strict=True))
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
-        piece, nodes = self.pieces[index], self._nodes[index]
+        piece, nodes = self.segments[index], self._nodes[index]
         inputs = {
             str(v.name): v for node in nodes for v in iter_read_values(node) if v is not None and v.name in piece.inputs
         }

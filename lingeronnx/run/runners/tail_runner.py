@@ -22,11 +22,11 @@ class TailRunner:
         for value in model.graph.inputs:
             value.shape = None
         self._runner = FloatRunner(model)
-        self._reads = tail.reads
+        self._reads = tail.input_names
         self._names = [
-            str(v.name) for v in ir.iter_values(model) if str(v.name) not in tail.reads and v.const_value is None
+            str(v.name) for v in ir.iter_values(model) if str(v.name) not in tail.input_names and v.const_value is None
         ]
-        self._one = bool(tail.sizes)
+        self._one = bool(tail.single_sample_shapes)
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None, samples: int) -> Stream:
         """Yield `(name, array, None)` of the tensors `names`; None: of all that several samples can be joined in.

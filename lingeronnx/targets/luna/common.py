@@ -80,7 +80,7 @@ _MAX_TRANSPOSE_BYTES = 65536
 
 def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) -> dict[str, OperatorSupport]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
-    broken = kind.move.broken + kind.move.between_convolutions
+    broken = kind.transpose.crashing_perms + kind.transpose.wrong_between_convolutions
     return {
         **make_support_rows(QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"),
         **make_support_rows(
@@ -100,7 +100,9 @@ def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) 
         **make_support_rows(RequantArithmetic(LEFT_SHIFT, wraps=True), "Requant"),
         **make_support_rows(ConcatArithmetic(LEFT_SHIFT, raises_only=zeroes_larger_scales), "iqCat"),
         **make_support_rows(
-            Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_MAX_TRANSPOSE_BYTES)
+            Arithmetic(),
+            "Transpose",
+            limits=TransposeLimits(max_rank=4, unsupported_perms=broken, max_bytes=_MAX_TRANSPOSE_BYTES),
         ),
         **make_support_rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
         "LinearInt": OperatorSupport(
@@ -109,13 +111,15 @@ def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) 
             weight_bits=_get_narrow_weight_bits(kind, "LinearInt"),
         ),
         **make_support_rows(LayerArithmetic(REJECT_LEFT_SHIFT), "BmmInt", limits=MatrixLimits(rank=3)),
-        **make_support_rows(MulArithmetic(REJECT_LEFT_SHIFT), "iqMul", limits=BinaryOperandLimits(per_channel=True)),
+        **make_support_rows(
+            MulArithmetic(REJECT_LEFT_SHIFT), "iqMul", limits=BinaryOperandLimits(supports_per_channel=True)
+        ),
     }
 
 
 def _get_narrow_weight_bits(kind: PackerProfile, operator: str) -> tuple[int, ...]:
     """Return the widths below 8 of an operator's weights: those that the packer halves."""
-    return (4,) if kind.narrow.get(operator) is Int4Support.HALVED else ()
+    return (4,) if kind.narrow.get(operator) is Int4Support.PACKED else ()
 
 
 def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str, OperatorSupport]:
@@ -131,7 +135,7 @@ def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str,
 
 def make_add_ops(requantize: Requantization, *, can_shift_either: bool) -> dict[str, OperatorSupport]:
     """Return sums and differences. either : whether either operand may be the one to be shifted."""
-    limits = BinaryOperandLimits(images=False, either=can_shift_either)
+    limits = BinaryOperandLimits(supports_images=False, can_shift_either=can_shift_either)
     return make_support_rows(AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits)
 
 

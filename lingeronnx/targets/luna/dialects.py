@@ -59,10 +59,10 @@ class _Conversion:
     obstacles: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def lacks(self, node: ir.Node, why: str = "") -> None:
+    def add_obstacle(self, node: ir.Node, why: str = "") -> None:
         self.obstacles.append(f"{node.op_type} {node.name}{f' ({why})' if why else ''}")
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
@@ -79,7 +79,7 @@ def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[st
         form = find_integer_op(node)
         if is_quantized_domain(node):
             if form is None:
-                work.lacks(node, "unknown")
+                work.add_obstacle(node, "unknown")
             else:
                 one(work, form, node)
     if work.obstacles:
@@ -95,10 +95,10 @@ def _convert_container(work: _Conversion, to: str, version: int) -> None:
     model.graph.opset_imports[to] = 1
     model.ir_version = max(version, model.ir_version) if model.functions else version
     other = "training side's" if to == "linger" else "executor's"
-    work.note(f"by default Session computes the {other} arithmetic for it (docs/generations.md)")
+    work.add_note(f"by default Session computes the {other} arithmetic for it (docs/generations.md)")
     opset = model.graph.opset_imports.get("", 0)
     if to == "thinker" and opset > 12:
-        work.note(f"opset {opset} stays; the packer was made for graphs of opset 11 and 12")
+        work.add_note(f"opset {opset} stays; the packer was made for graphs of opset 11 and 12")
 
 
 def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
@@ -122,16 +122,16 @@ def _convert_node_to_v3(work: _Conversion, form: Format, node: ir.Node) -> None:
         return  # taken in by its readers
     if form.v3_name is None:
         if form.domain:
-            work.lacks(node)
+            work.add_obstacle(node)
         else:
             node.domain = ""
         return
-    attrs = form.to_v3(_get_v1_attributes(node), len(node.inputs))
+    attrs = form.to_v3_attributes(_get_v1_attributes(node), len(node.inputs))
     if form in _LUT_FORMATS:
         _absorb_requant(work, form, node, attrs)
     elif (change := _V3_CONVERTERS.get(form)) is not None and not change(work, form, node, attrs):
         return
-    attrs = {form.v3_attributes.get(key, key): value for key, value in attrs.items() if value is not None}
+    attrs = {form.v3_attribute_names.get(key, key): value for key, value in attrs.items() if value is not None}
     if form.v3_name != form.name:
         attrs |= {"platform": work.target.name, "quant_mode": "floor_add"}
     elif form is QUANT:
@@ -153,7 +153,7 @@ def _absorb_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[
         attrs["data_bits"] = 16 if _needs_int16_input(work.target, form) else attrs["data_bits"]
         return
     attrs["scale_x"] = ir.get_attr(requant, "scale_x")
-    work.note(f"Requant {requant.name} is part of {form.v3_name} {node.name}")
+    work.add_note(f"Requant {requant.name} is part of {form.v3_name} {node.name}")
     node.replace_input_with(0, requant.inputs[0])
     if not requant.outputs[0].uses():
         work.model.graph.remove(requant, safe=True)
@@ -161,7 +161,7 @@ def _absorb_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[
 
 def _needs_int16_input(target: Target, form: Format) -> bool:
     """Whether the row's table takes int16."""
-    how = target.computes(form.name, LutArithmetic)
+    how = target.get_arithmetic(form.name, LutArithmetic)
     return how is not None and how.reading is TableInputRule.RIGHT_ONLY
 
 
@@ -170,20 +170,22 @@ def _convert_recurrent_to_v3(work: _Conversion, form: Format, node: ir.Node, att
         (i for i, v in enumerate(node.inputs) if i and (a := ir.const_value(v)) is not None and a.ndim == 2), 1
     )
     if between > 1 and node.inputs[1] is not None:
-        work.lacks(node, "lengths")
+        work.add_obstacle(node, "lengths")
         return False
     if attrs.get("scale_o") is None:
-        work.lacks(node, "its output is real")
+        work.add_obstacle(node, "its output is real")
         return False
     shape = ir.get_shape(node.inputs[0])
     if "batch_first" in work.target.node_attributes.get(form.name, {}) and not attrs.get("batch_first", 0):
         if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
-            work.lacks(node, "which axis is time is not known")
+            work.add_obstacle(node, "which axis is time is not known")
             return False
         attrs["batch_first"] = 1
-        work.note(f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the packer wants 0")
+        work.add_note(
+            f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the packer wants 0"
+        )
     if not attrs.pop("linear_before_reset", 1):
-        work.lacks(node, "its reset gate acts before the product")
+        work.add_obstacle(node, "its reset gate acts before the product")
         return False
     if between > 1:  # the place of the lengths goes
         kept = [node.inputs[0], *list(node.inputs)[2:]]
@@ -200,14 +202,14 @@ def _convert_recurrent_to_v3(work: _Conversion, form: Format, node: ir.Node, att
 def _refine_beta(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
-        work.lacks(node, "it has no summand")
+        work.add_obstacle(node, "it has no summand")
         return False
     finer = beta.astype(np.int64) << _EXTRA_BETA_FRACTION_BITS
     if np.abs(finer).max(initial=0) >= 1 << 31:
-        work.lacks(node, "its summand does not fit 32 bits with five bits more")
+        work.add_obstacle(node, "its summand does not fit 32 bits with five bits more")
         return False
     ir.set_constant_input(work.model, node, 2, finer.astype(np.int32), "q15")
-    work.note(f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits differ")
+    work.add_note(f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits differ")
     return True
 
 
@@ -223,15 +225,15 @@ def _convert_node_to_v1(work: _Conversion, form: Format, node: ir.Node) -> None:
     if not form.domain and form.v3_name is None:
         node.domain = ""
         return
-    why = form.obstacle(attributes, node)
+    why = form.explain_v1_obstacle(attributes, node)
     if why is not None or first.v3_name is None:
-        work.lacks(node, why or "")
+        work.add_obstacle(node, why or "")
         return
     if (mode := ir.get_attr(node, "quant_mode", "floor_add")) != "floor_add":
-        work.note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
-    attrs = form.to_v1(attributes, node)
+        work.add_note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
+    attrs = form.to_v1_attributes(attributes, node)
     if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
-        work.note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
+        work.add_note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
     elif form in _RECURRENT_FORMATS and any(attributes.get(key, 0) for key in ("has_hidden", "has_cell")):
         _insert_lengths_input(node)
     elif form is LAYER_NORM:
@@ -251,13 +253,13 @@ def _insert_lengths_input(node: ir.Node) -> None:
 
 
 def _coarsen_beta(work: _Conversion, node: ir.Node) -> None:
-    work.note(f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last bits differ")
+    work.add_note(f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last bits differ")
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         return
     coarse = (beta.astype(np.int64) + (1 << (_EXTRA_BETA_FRACTION_BITS - 1))) >> _EXTRA_BETA_FRACTION_BITS
     if np.any(coarse << _EXTRA_BETA_FRACTION_BITS != beta):
-        work.note(f"{node.op_type} {node.name}: the last five bits of its summand are rounded away")
+        work.add_note(f"{node.op_type} {node.name}: the last five bits of its summand are rounded away")
     ir.set_constant_input(work.model, node, 2, coarse.astype(np.int32), "q10")
 
 
@@ -278,6 +280,6 @@ def _insert_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[
         told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
         _rewrite_node(known, "thinker", REQUANT.name, {**told, **packer})
         work.model.graph.insert_before(node, known)
-        work.note(f"{form.name} {node.name} reads int16: Requant {known.name} is put before it")
+        work.add_note(f"{form.name} {node.name} reads int16: Requant {known.name} is put before it")
     node.replace_input_with(0, known.outputs[0])
     attrs["scale_x"] = scale * 256

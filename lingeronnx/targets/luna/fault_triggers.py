@@ -29,7 +29,7 @@ _TRIGGERS: Mapping[LunaFault, Callable[[ir.Node, Target], bool]] = {
     LunaFault.CAT_SCALE: lambda node, row: node.op_type == "Concat",
     LunaFault.ADD_EXTERNAL: lambda node, row: node.op_type == "Add",
     LunaFault.TRANSPOSE: lambda node, row: (
-        node.op_type == "Transpose" and tuple(ir.get_attr(node, "perm") or ()) in row.broken_transposes
+        node.op_type == "Transpose" and tuple(ir.get_attr(node, "perm") or ()) in row.unsupported_perms
     ),
     LunaFault.LINEAR_ROWS: lambda node, row: node.op_type == "Linear" and _count_rows(node) != 1,
     LunaFault.DIV_SCALE: lambda node, row: node.op_type == "Div",

@@ -17,30 +17,30 @@ __all__ = ["ARCS", "CopyCost", "CostCorrection", "KernelCosts", "VectorKernelCos
 class CopyCost:
     """One kind of copy.
 
-    points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's polynomial, highest power first; it
-    goes through the points and is wrong above the last one, so it is used below the first one only.
+    measured_points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's polynomial, highest power
+    first; it goes through the points and is wrong above the last one, so it is used below the first one only.
     """
 
-    points: Sequence[tuple[int, int]]
-    fit: Sequence[float]
+    measured_points: Sequence[tuple[int, int]]
+    polynomial_coefficients: Sequence[float]
 
     def cycles(self, size: int) -> float:
         """Return the cycles of a copy of `size` bytes: between two points a line, beyond them the last slope."""
-        at = bisect.bisect_left(self.points, (size,))
-        if at == 0 and size < self.points[0][0]:
-            return self.fitted(size)
-        at = min(max(at, 1), len(self.points) - 1)
-        (x0, y0), (x1, y1) = self.points[at - 1 : at + 1]
+        at = bisect.bisect_left(self.measured_points, (size,))
+        if at == 0 and size < self.measured_points[0][0]:
+            return self.estimate_cycles_by_fit(size)
+        at = min(max(at, 1), len(self.measured_points) - 1)
+        (x0, y0), (x1, y1) = self.measured_points[at - 1 : at + 1]
         return y0 + (size - x0) * (y1 - y0) / (x1 - x0)
 
-    def fitted(self, size: int) -> float:
+    def estimate_cycles_by_fit(self, size: int) -> float:
         """Return what the vendor's program says: its polynomial, cut to an integer."""
-        return float(int(self.polynomial(size)))
+        return float(int(self.evaluate_polynomial(size)))
 
-    def polynomial(self, size: int) -> float:
+    def evaluate_polynomial(self, size: int) -> float:
         """Return the value of the vendor's polynomial."""
         total = 0.0
-        for coefficient in self.fit:
+        for coefficient in self.polynomial_coefficients:
             total = total * size + coefficient
         return total
 
@@ -49,12 +49,12 @@ class CopyCost:
 class VectorKernelCost:
     """A kernel on vectors: cycles = start + max(bits read / 64, bits written / 128).
 
-    starts : {(bits of an element read, bits of one written): cycles before the first element}.
-    slow : whether elements of 8 bits are read four a cycle in place of eight, where they are written so too.
+    start_cycles : {(bits of an element read, bits of one written): cycles before the first element}.
+    is_half_rate : whether elements of 8 bits are read four a cycle in place of eight, where they are written so too.
     """
 
-    starts: Mapping[tuple[int, int], int]
-    slow: bool = False
+    start_cycles: Mapping[tuple[int, int], int]
+    is_half_rate: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class CostCorrection:
 class KernelCosts:
     """What the kernels of one chip cost, in cycles.
 
-    vectors : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
-    factors : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each node.
-    spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing` says.
-    clock : MHz, where a board's row tells them.
+    vector_kernels : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
+    corrections : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each
+    node. relative_spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing`
+    says. clock_mhz : MHz, where a board's row tells them.
     """
 
-    vectors: Mapping[str, VectorKernelCost]
-    fills: Mapping[int, int]
+    vector_kernels: Mapping[str, VectorKernelCost]
+    memset_start_cycles: Mapping[int, int]
     copies: Mapping[str, CopyCost]
     fft: Mapping[int, int]
-    factors: Mapping[str, CostCorrection] = field(default_factory=dict)
-    node: float = 0.0
-    spread: float | None = None
-    clock: float | None = None
+    corrections: Mapping[str, CostCorrection] = field(default_factory=dict)
+    node_overhead_cycles: float = 0.0
+    relative_spread: float | None = None
+    clock_mhz: float | None = None
 
 
 def _make_start_cycles(*cycles: int) -> dict[tuple[int, int], int]:
@@ -101,25 +101,25 @@ def _make_copy_cost(cycles: Sequence[int], fit: Sequence[float]) -> CopyCost:
 
 
 ARCS = KernelCosts(
-    vectors={
+    vector_kernels={
         "add": VectorKernelCost(_ADD),
         "sub": VectorKernelCost(_ADD),
         "offset": VectorKernelCost(_ADD),
-        "mul": VectorKernelCost(_make_start_cycles(521, 530, 551, 531), slow=True),
-        "scale": VectorKernelCost(_make_start_cycles(536, 540, 554, 526), slow=True),
-        "compare_vectors": VectorKernelCost(_COMPARED, slow=True),
-        "compare_scalar": VectorKernelCost(_COMPARED, slow=True),
-        "relu": VectorKernelCost(_COMPARED, slow=True),
-        "prelu": VectorKernelCost(_COMPARED, slow=True),
+        "mul": VectorKernelCost(_make_start_cycles(521, 530, 551, 531), is_half_rate=True),
+        "scale": VectorKernelCost(_make_start_cycles(536, 540, 554, 526), is_half_rate=True),
+        "compare_vectors": VectorKernelCost(_COMPARED, is_half_rate=True),
+        "compare_scalar": VectorKernelCost(_COMPARED, is_half_rate=True),
+        "relu": VectorKernelCost(_COMPARED, is_half_rate=True),
+        "prelu": VectorKernelCost(_COMPARED, is_half_rate=True),
         "relux": VectorKernelCost(_LIMITED),
         "max": VectorKernelCost(_LIMITED),
         "min": VectorKernelCost(_LIMITED),
-        "sum": VectorKernelCost(_SUM, slow=True),
-        "dot": VectorKernelCost({**_SUM, (8, 64): 540, (32, 64): 526}, slow=True),
-        "sigmoid": VectorKernelCost(_CURVE, slow=True),
-        "tanh": VectorKernelCost(_CURVE, slow=True),
+        "sum": VectorKernelCost(_SUM, is_half_rate=True),
+        "dot": VectorKernelCost({**_SUM, (8, 64): 540, (32, 64): 526}, is_half_rate=True),
+        "sigmoid": VectorKernelCost(_CURVE, is_half_rate=True),
+        "tanh": VectorKernelCost(_CURVE, is_half_rate=True),
     },
-    fills={8: 350, 16: 335, 32: 335},
+    memset_start_cycles={8: 350, 16: 335, 32: 335},
     copies={
         "psram_to_share": _make_copy_cost(
             (821, 1150, 1451, 1645, 2633, 4612, 8566, 16468, 32284, 48106, 63922),

@@ -23,7 +23,7 @@ class ResultCache(Generic[_Answer]):
     def __init__(self) -> None:
         self._answers: deque[tuple[bytes, Target, _Answer, int]] = deque()
 
-    def ask(self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]) -> _Answer:
+    def get_or_compute(self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]) -> _Answer:
         """Return what was found of a graph for this very `target`, or what `compute` finds now.
 
         key_bytes : the graph, and all else that the answer hangs on.

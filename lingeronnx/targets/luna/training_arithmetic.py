@@ -106,7 +106,7 @@ _V3_VARIANTS = {
 
 def _make_v3_arithmetic(table: ActivationTable, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
     shares, lstm, gru = _V3_VARIANTS[table]
-    reading = TableInputRule.WRAPPED if table.fraction == 11 else TableInputRule.SATURATED
+    reading = TableInputRule.WRAPPED if table.input_fraction_bits == 11 else TableInputRule.SATURATED
     return {
         **_COMMON,
         "QGlobalAveragePool2d": AveragePoolArithmetic(_NODE_ROUNDING, AverageDivisor.COUNTED),

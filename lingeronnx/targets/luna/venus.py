@@ -92,7 +92,7 @@ VENUS = Target(
             **make_support_rows(
                 LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=LstmFormat.Q11),
                 "LSTMInt",
-                limits=RecurrentLimits(square=True),
+                limits=RecurrentLimits(needs_square_input=True),
             ),
             **make_support_rows(
                 GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=GruVariant.HALVED),

@@ -75,7 +75,7 @@ VENUSA = Target(
                 LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.NOTHING),
                 "iqSigmoid",
                 miscompiled=True,
-                limits=SigmoidLimits(ranks=(2, 3), max_length=128, work=14),
+                limits=SigmoidLimits(ranks=(2, 3), max_length=128, work_bytes_per_element=14),
             ),
             **make_support_rows(
                 SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.FUSED),

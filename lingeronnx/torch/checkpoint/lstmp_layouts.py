@@ -73,7 +73,7 @@ class _ProjectedLayer:
 
     base: str
     kind: str
-    back: bool
+    is_backward: bool
     parts: _ProjectedWeights
 
 
@@ -108,7 +108,12 @@ def convert_state_dict(state: Mapping[str, Any], target_layout: str, layout: str
     if layout == "torch":
         notes.append("bias_ih and bias_hh are added up: one bias remains")
     for layer in layers.values():
-        if layout in ("asr", "plain") and target_layout in ("torch", "ub") and layer.kind == "pair" and not layer.back:
+        if (
+            layout in ("asr", "plain")
+            and target_layout in ("torch", "ub")
+            and layer.kind == "pair"
+            and not layer.is_backward
+        ):
             notes.append(f"{layer.base} and {layer.base}2 are taken for the two directions of one layer")
     kept = tuple(key for key in held if key in new and key not in gone)
     return ConvertedCheckpoint(new, layout, target_layout, tuple(written), kept, tuple(notes))
@@ -272,11 +277,11 @@ def _convert_layer(layer: _ProjectedLayer, to: str) -> tuple[str, dict[str, Tens
 def _get_target_module(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
     """Return the module that the layer is in layout `to`, and torch's ending of the keys."""
     dot = f"{layer.base}." if layer.base else ""
-    side = _DIRECTION_NAMES[layer.back]
+    side = _DIRECTION_NAMES[layer.is_backward]
     if to == "torch":
         if layer.kind == "ub":
             return dot + side, "_l0"
-        return layer.base, "_l0_reverse" if layer.back else "_l0"
+        return layer.base, "_l0_reverse" if layer.is_backward else "_l0"
     if to == "ub":
         if layer.kind == "one":
             raise ModelError(
@@ -288,4 +293,4 @@ def _get_target_module(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
             dot = f"{parent}." if parent else ""
         return dot + side, ""
     name = f"{dot}lstmp" if layer.kind == "ub" else layer.base
-    return f"{name}2" if layer.back else name, ""
+    return f"{name}2" if layer.is_backward else name, ""

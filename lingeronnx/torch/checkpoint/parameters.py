@@ -122,7 +122,7 @@ def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, Pa
         if array is None or not is_parameter(name):
             continue
         found = (match_packed_weights(user, index, name) for user, index in value.uses())
-        pack = next((p for p in found if p is not None and p.name == name and p.fits(array)), None)
+        pack = next((p for p in found if p is not None and p.name == name and p.can_unpack(array)), None)
         if pack is None:
             slots[name] = array
         else:

@@ -39,30 +39,32 @@ class PackedWeights(NamedTuple):
 
     name: str
     keys: tuple[tuple[str, ...], ...]
-    gates: tuple[int, ...]
+    gate_order: tuple[int, ...]
 
     def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return what ONNX wants, [D, ...], of torch's parameters by their names."""
-        rows = [np.concatenate([self._turned(arrays[key], self.gates) for key in keys]) for keys in self.keys]
+        rows = [
+            np.concatenate([self._reorder_gates(arrays[key], self.gate_order) for key in keys]) for keys in self.keys
+        ]
         return np.stack(rows)
 
     def unpack(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """Return torch's parameters by their names; the inverse of `pack`."""
-        back = tuple(self.gates.index(place) for place in range(len(self.gates)))
+        back = tuple(self.gate_order.index(place) for place in range(len(self.gate_order)))
         return {
-            key: self._turned(part, back)
+            key: self._reorder_gates(part, back)
             for keys, row in zip(self.keys, array, strict=True)
             for key, part in zip(keys, np.split(row, len(keys)), strict=True)
         }
 
-    def fits(self, array: np.ndarray) -> bool:
+    def can_unpack(self, array: np.ndarray) -> bool:
         """Whether `array` has a size that `unpack` can take apart."""
         vector = len(self.keys[0]) > 1  # the biases
-        rows = len(self.gates) * len(self.keys[0])
+        rows = len(self.gate_order) * len(self.keys[0])
         return array.ndim == (2 if vector else 3) and len(array) == len(self.keys) and array.shape[1] % rows == 0
 
     @staticmethod
-    def _turned(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    def _reorder_gates(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
         parts = np.split(array, len(order))
         return np.concatenate([parts[place] for place in order])
 

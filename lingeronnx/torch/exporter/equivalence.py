@@ -33,7 +33,7 @@ class TorchRun:
 def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return what the model gives for `tensors`, by name; ModelError where its own code fails."""
     try:
-        return flat.named(*tensors)
+        return flat.run_by_name(*tensors)
     except LingerOnnxError:
         raise
     except Exception as error:  # the user's code

@@ -119,7 +119,7 @@ def export(
     _check_file(proven.graph)
     dump.graph("final", proven.graph)
     ir.save(proven.graph, target)
-    return proven.exported(target, exporter, opset)
+    return proven.to_exported(target, exporter, opset)
 
 
 class _VerifiedExport(NamedTuple):
@@ -131,7 +131,7 @@ class _VerifiedExport(NamedTuple):
     runs: list[TorchRun]
     difference: float
 
-    def exported(self, path: Path, exporter: str, opset: int) -> Exported:
+    def to_exported(self, path: Path, exporter: str, opset: int) -> Exported:
         """Return what is told of the file `path` that holds the graph."""
         return Exported(
             path=path,
@@ -167,7 +167,7 @@ def _export_verified(
     notes: list[str] = []
     flat = FlattenedModel(module, call)
     results = run_by_name(flat, call.tensors)
-    names = flat.output_names(list(results), output_names)
+    names = flat.choose_output_names(list(results), output_names)
     outputs = dict(zip(names, results.values(), strict=True))
     axes, labels, runs = run_on_dynamic_axes(flat, inputs, outputs, dynamic_axes, notes)
     at_least_two = {symbol: max(size, 2) for symbol, size in runs[0].sizes.items()}  # 1 is taken for fixed

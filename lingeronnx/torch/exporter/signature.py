@@ -50,7 +50,7 @@ class ModuleCall:
         self.names = _choose_names(names, derived, "input")
         self.tensors: tuple[Tensor, ...] = tuple(self._leaves[i] for i in self._places)
 
-    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build_arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with `tensors` in their places."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, tensors, strict=True):
@@ -74,14 +74,14 @@ class FlattenedModel(nn.Module):
         """Return the tensors of the result, in their order; copies of what has a name in the graph already."""
         taken = [*tensors, *self.model.parameters(), *self.model.buffers()]
         found: list[Tensor] = []
-        for tensor in self.named(*tensors).values():
+        for tensor in self.run_by_name(*tensors).values():
             named = any(tensor is other for other in (*taken, *found))
             found.append(tensor.clone() if named else tensor)
         return tuple(found)
 
-    def named(self, *tensors: Tensor) -> dict[str, Tensor]:
+    def run_by_name(self, *tensors: Tensor) -> dict[str, Tensor]:
         """Return the tensors of the result by their derived names."""
-        args, kwargs = self._call.arguments(tensors)
+        args, kwargs = self._call.build_arguments(tensors)
         found: dict[str, Tensor] = {}
         for path, leaf in pytree.tree_flatten_with_path(self.model(*args, **kwargs))[0]:
             if isinstance(leaf, Tensor):
@@ -94,7 +94,7 @@ class FlattenedModel(nn.Module):
             raise ModelError("the model returns no tensor; a graph needs at least one output")
         return found
 
-    def output_names(self, derived: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
+    def choose_output_names(self, derived: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
         """Return the names of the outputs, `names` where given; ConfigError where they do not fit."""
         chosen = _choose_names(names, derived, "output")
         if both := set(chosen) & set(self._call.names):

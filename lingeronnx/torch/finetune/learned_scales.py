@@ -35,7 +35,7 @@ class LearnedScales:
         classes += [(name,) for name in plan.tensors if name not in shared_by]
         self.parameters: list[Any] = []
         #: Tensor of the plan -> the parameter of its class.
-        self.logs: dict[str, Any] = {}
+        self.log2_scales: dict[str, Any] = {}
         for names in classes:
             present = [name for name in names if name in plan.tensors]
             several = any(not plan.tensors[name].single for name in present)  # they stay as calibrated
@@ -43,24 +43,24 @@ class LearnedScales:
                 continue
             log = torch.nn.Parameter(torch.tensor(math.log2(plan.tensors[present[0]].scale)))
             self.parameters.append(log)
-            self.logs.update(dict.fromkeys(present, log))
+            self.log2_scales.update(dict.fromkeys(present, log))
 
     def plan(self) -> Plan:
         """Return the plan that the parameters stand for now, legalized; those that were moved are moved, too."""
         power = self._plan.mode == "q-value"
         tensors = dict(self._plan.tensors)
-        for name, log in self.logs.items():
+        for name, log in self.log2_scales.items():
             value = float(log.detach())
             tensors[name] = tensors[name].changed(2.0 ** (round(value) if power else value))
         plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._shared, self._row)
-        self._follow(plan.tensors)
+        self._sync_with_plan(plan.tensors)
         return plan
 
-    def _follow(self, tensors: Mapping[str, Affine]) -> None:
+    def _sync_with_plan(self, tensors: Mapping[str, Affine]) -> None:
         """Set parameters that the plan does not follow to what it holds."""
         power = self._plan.mode == "q-value"
         with torch.no_grad():
-            for name, log in self.logs.items():
+            for name, log in self.log2_scales.items():
                 held = math.log2(tensors[name].scale)
                 if (round(float(log)) if power else float(log)) - held > 1e-6:
                     log.fill_(held)

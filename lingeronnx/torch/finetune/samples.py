@@ -40,22 +40,22 @@ class Samples:
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
-    def feed(self, index: Any) -> dict[str, Any]:
+    def get_inputs(self, index: Any) -> dict[str, Any]:
         """Return the inputs of some samples as tensors."""
         return {name: torch.from_numpy(array[index]).to(self.device) for name, array in self.arrays.items()}
 
-    def answers(self, index: Any) -> Any:
+    def get_labels(self, index: Any) -> Any:
         """Return the labels of some samples as a tensor, None where there are none."""
         return None if self.labels is None else torch.from_numpy(self.labels[index]).to(self.device)
 
-    def shuffled(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+    def iterate_shuffled(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
         """Yield the indices of batches of `size`, a new order every epoch, the same for the same seed."""
         order = np.random.default_rng((seed, epoch)).permutation(len(self))
         last = max(len(self) - size + 1, 1)  # a short batch at the end would weigh as much as a full one
         for start in range(0, last, size):
             yield order[start : start + size]
 
-    def blocks(self, size: int) -> Iterator[slice]:
+    def iterate_slices(self, size: int) -> Iterator[slice]:
         """Yield slices that cover all samples in order."""
         for start in range(0, len(self), size):
             yield slice(start, start + size)
@@ -67,7 +67,7 @@ class Teacher:
     def __init__(self, model: ir.Model, names: Sequence[str], samples: Samples) -> None:
         self._runner, self._samples = FloatRunner(model, set(names)), samples
 
-    def targets(self, index: Any) -> dict[str, Any]:
+    def compute_targets(self, index: Any) -> dict[str, Any]:
         """Return the tensors of some samples by name."""
         arrays = {name: array[index] for name, array in self._samples.arrays.items()}
         found = {name: array for name, array, _ in self._runner.run(arrays)}
@@ -75,5 +75,5 @@ class Teacher:
 
     def all(self, names: Collection[str]) -> Mapping[str, Any]:
         """Return the tensors `names` of all samples."""
-        parts = [self.targets(part) for part in self._samples.blocks(_BATCH_SIZE)]
+        parts = [self.compute_targets(part) for part in self._samples.iterate_slices(_BATCH_SIZE)]
         return {name: torch.cat([part[name] for part in parts]) for name in names}

@@ -26,7 +26,7 @@ class SoftRounding:
 
     def __init__(self, module: QatModule, names: Sequence[str]) -> None:
         self._bridge = module
-        self.choices: dict[str, Any] = {}
+        self.rounding_logits: dict[str, Any] = {}
         self._plain = [name for name in names if name not in module.plan.tensors]
         for name in names:
             if name in module.plan.tensors:
@@ -34,43 +34,45 @@ class SoftRounding:
                 counts = parameter.double() * get_scale_factor(module.plan.tensors[name], parameter)
                 share = (counts - counts.floor()).clamp(0.01, 0.99)
                 inner = (share + (_STRETCH - 1) / 2) / _STRETCH
-                self.choices[name] = torch.nn.Parameter(torch.logit(inner).float())
-        module.rounding = {name: self._rule(name) for name in self.choices}
+                self.rounding_logits[name] = torch.nn.Parameter(torch.logit(inner).float())
+        module.rounding_rules = {name: self._make_rule(name) for name in self.rounding_logits}
 
-    def groups(self, lr: float) -> list[dict[str, Any]]:
+    def get_parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return Adam's groups of parameters: the choices, and what is not rounded."""
-        found = [{"params": [choice], "lr": lr} for choice in self.choices.values()]
+        found = [{"params": [choice], "lr": lr} for choice in self.rounding_logits.values()]
         for name in self._plain:
             parameter = self._bridge.parameter_of[name]
             size = float(parameter.detach().square().mean().sqrt()) or 1.0
             found.append({"params": [parameter], "lr": 0.1 * lr * size})
         return found
 
-    def _rule(self, name: str) -> Any:
+    def _make_rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
             counts = torch.floor(parameter.detach().double() * get_scale_factor(source.held, parameter))
-            return torch.clamp(counts + self._up(name), source.held.low, source.held.high)
+            return torch.clamp(counts + self._get_round_up_fraction(name), source.held.low, source.held.high)
 
         return rule
 
-    def _up(self, name: str) -> Any:
-        return torch.clamp(_STRETCH * torch.sigmoid(self.choices[name]) - (_STRETCH - 1) / 2, 0.0, 1.0)
+    def _get_round_up_fraction(self, name: str) -> Any:
+        return torch.clamp(_STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2, 0.0, 1.0)
 
-    def penalty(self, progress: float) -> Any:
+    def compute_penalty(self, progress: float) -> Any:
         """Return the penalty at a time of training between 0 and 1."""
         if progress < _WARMUP_SHARE:
             return 0.0
         beta = _BETA_RANGE[1] + (_BETA_RANGE[0] - _BETA_RANGE[1]) * (
             1 - (progress - _WARMUP_SHARE) / (1 - _WARMUP_SHARE)
         )
-        return _PENALTY_WEIGHT * sum((1 - (2 * self._up(n) - 1).abs() ** beta).mean() for n in self.choices)
+        return _PENALTY_WEIGHT * sum(
+            (1 - (2 * self._get_round_up_fraction(n) - 1).abs() ** beta).mean() for n in self.rounding_logits
+        )
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Round for good and put the parameters onto the grid."""
         with torch.no_grad():
-            for name in self.choices:
+            for name in self.rounding_logits:
                 parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
                 scale = get_scale_factor(q, parameter)
-                counts = torch.floor(parameter.double() * scale) + (self._up(name) >= 0.5)
+                counts = torch.floor(parameter.double() * scale) + (self._get_round_up_fraction(name) >= 0.5)
                 parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
-        self._bridge.rounding = {}
+        self._bridge.rounding_rules = {}

@@ -35,25 +35,25 @@ __all__ = [
 class FakeQuantContext:
     """Where a fake quantizer stands.
 
-    dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that the
-    kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by the
-    kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted. floats : of a
+    input_dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that
+    the kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by
+    the kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted. floats : of a
     float island, tensors in place of its own constants, by name.
     """
 
-    dtypes: Sequence[np.dtype]
-    given: Mapping[int | str, Any] = field(default_factory=dict)
-    probe: Any = None
+    input_dtypes: Sequence[np.dtype]
+    parameters: Mapping[int | str, Any] = field(default_factory=dict)
+    log2_scale: Any = None
     floats: Mapping[str, Any] = field(default_factory=dict)
 
     def size(self, index: int = 0) -> int:
         """Return the largest |count| of an input."""
-        return max_magnitude(self.dtypes[index])
+        return max_magnitude(self.input_dtypes[index])
 
     def held(self, index: int | str, array: np.ndarray | None, like: Any) -> Any:
         """Return parameter `index`, else the kernel's own `array`; None where there is neither."""
-        if index in self.given:
-            return self.given[index]
+        if index in self.parameters:
+            return self.parameters[index]
         return None if array is None else to_counts(array, like)
 
 
@@ -101,7 +101,7 @@ def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[
     """Return what the simulator's kernel gives for integer (or float) arrays; of a single one, axis 0 is the batch."""
     names = [f"x{i}" for i in range(len(arrays))]
     ones = [TensorSpec((1, *a.shape[1:]), a.dtype) for a in arrays]
-    follows = len(arrays) == 1 and arrays[0].ndim > 0 and kernel.follows_batch(ones, [True])
+    follows = len(arrays) == 1 and arrays[0].ndim > 0 and kernel.supports_batch(ones, [True])
     specs = dict(zip(names, ones if follows else [TensorSpec(a.shape, a.dtype) for a in arrays], strict=True))
     outputs = [f"y{i}" for i in range(len(kernel.infer(*specs.values())))]
     program = machine.compile_program([Step(kernel, tuple(names), tuple(outputs))], specs, outputs)

@@ -48,7 +48,7 @@ def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
 
 
 def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
-    """Return the inputs of a kernel's node by what `FakeQuantContext.given` calls them."""
+    """Return the inputs of a kernel's node by what `FakeQuantContext.parameters` calls them."""
     if isinstance(kernel, RecurrentKernel):
         found: Mapping[Any, int] = recurrent.input_indices(node)
     else:
@@ -57,9 +57,11 @@ def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Va
 
 
 def _centered(kernel: k.ZeroPointKernel, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    kinds = [np.dtype(np.int16) if zero else kind for zero, kind in zip(kernel.zeros, at.dtypes, strict=True)]
+    kinds = [
+        np.dtype(np.int16) if zero else kind for zero, kind in zip(kernel.zero_points, at.input_dtypes, strict=True)
+    ]
     compute = get_fake_quantizer(kernel.kernel)
-    return compute(kernel.kernel, subtract_zero_points(inputs, *kernel.zeros), replace(at, dtypes=kinds))
+    return compute(kernel.kernel, subtract_zero_points(inputs, *kernel.zero_points), replace(at, input_dtypes=kinds))
 
 
 #: Kernel -> its fake quantizer.

@@ -42,7 +42,7 @@ def _conv(kernel: k.Conv, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[
     x, weight, bias = cast_to_exact_dtype(bound, pad_window(x, window, axes), weight, bias)
     convolve = F.conv2d if axes == 2 else F.conv1d
     acc = convolve(x, weight, bias, window.strides[2 - axes :], 0, window.dilations[2 - axes :], kernel.group)
-    return (requantize(acc, kernel.rescale, bound, at.probe),)
+    return (requantize(acc, kernel.rescale, bound, at.log2_scale),)
 
 
 def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: FakeQuan
         inner = acc - beyond
         acc = F.pad(inner, (0, short[1], 0, short[0])) + beyond
     acc = acc[:, :, top : top + height, left : left + width].reshape(spec.shape)
-    return (requantize(acc, kernel.rescale, bound, at.probe),)
+    return (requantize(acc, kernel.rescale, bound, at.log2_scale),)
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
@@ -72,7 +72,7 @@ def _linear(kernel: k.Linear, inputs: Sequence[Any], at: FakeQuantContext) -> tu
     weight, bias = _get_weight(kernel, x, at), at.held(2, kernel.bias, x)
     bound = get_accumulator_bound(weight, bias, size)
     x, weight, bias = cast_to_exact_dtype(bound, x, weight, bias)
-    return (requantize(F.linear(x, weight, bias), kernel.rescale, bound, at.probe, axis=-1),)
+    return (requantize(F.linear(x, weight, bias), kernel.rescale, bound, at.log2_scale, axis=-1),)
 
 
 def _get_weight(kernel: k.Linear | FloatLinear, x: Any, at: FakeQuantContext) -> Any:
@@ -95,7 +95,7 @@ def _affine(kernel: k.ChannelAffine, inputs: Sequence[Any], at: FakeQuantContext
     bound = get_accumulator_bound(weight[:, None], bias, size)
     x, weight, bias = cast_to_exact_dtype(bound, x, weight, bias)
     place = (1, -1, *(1,) * (x.ndim - 2))
-    return (requantize(x * weight.reshape(place) + bias.reshape(place), kernel.rescale, bound, at.probe),)
+    return (requantize(x * weight.reshape(place) + bias.reshape(place), kernel.rescale, bound, at.log2_scale),)
 
 
 # ---- two activations ---------------------------------------------------------------------------------------------
@@ -108,27 +108,27 @@ def _add_shift(kernel: k.AddShift, inputs: Sequence[Any], at: FakeQuantContext) 
         for i, (v, s) in enumerate(zip(inputs, shifts, strict=True))
     ]
     top = 1 << (kernel.bits - 1)
-    return (round_with_gradient(parts[0] + kernel.sign * parts[1], -top, top - 1, at.probe),)
+    return (round_with_gradient(parts[0] + kernel.sign * parts[1], -top, top - 1, at.log2_scale),)
 
 
 def _add_scaled(kernel: k.AddScaled, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    rules = (kernel.x, kernel.y)
+    rules = (kernel.rescale_x, kernel.rescale_y)
     fine = [requantize(v.double(), rule, at.size(i)) for i, (v, rule) in enumerate(zip(inputs, rules, strict=True))]
     total = fine[0] + kernel.sign * fine[1]
-    bound = sum(rule.bound(at.size(i)) for i, rule in enumerate(rules))
-    return (requantize(total, kernel.out, bound, at.probe),)
+    bound = sum(rule.output_bound(at.size(i)) for i, rule in enumerate(rules))
+    return (requantize(total, kernel.out, bound, at.log2_scale),)
 
 
 def _mul(kernel: k.Mul, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     bound = at.size() * at.size(1)
     x, y = cast_to_exact_dtype(bound, *inputs)
-    return (requantize(x * y, kernel.rescale, bound, at.probe),)
+    return (requantize(x * y, kernel.rescale, bound, at.log2_scale),)
 
 
 def _matmul(kernel: k.MatMul, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     bound = at.size() * at.size(1) * inputs[0].shape[-1]
     x, y = cast_to_exact_dtype(bound, *inputs)
-    return (requantize(x @ y, kernel.rescale, bound, at.probe),)
+    return (requantize(x @ y, kernel.rescale, bound, at.log2_scale),)
 
 
 def _div_single(kernel: k.DivSingle, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
@@ -136,9 +136,11 @@ def _div_single(kernel: k.DivSingle, inputs: Sequence[Any], at: FakeQuantContext
     x, y = (v.double() for v in inputs)
     safe = torch.where(y == 0, 1.0, y)
     smooth = torch.where(y == 0, 0.0, x / safe) * (kernel.scale_o * kernel.scale_y / kernel.scale_x)
-    (exact,) = run_kernel(kernel, [to_integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)], smooth)
+    (exact,) = run_kernel(
+        kernel, [to_integers(v, kind) for v, kind in zip(inputs, at.input_dtypes, strict=True)], smooth
+    )
     top = 1 << (kernel.bits - 1)
-    return (round_with_gradient(smooth, -top, top - 1, at.probe, exact),)
+    return (round_with_gradient(smooth, -top, top - 1, at.log2_scale, exact),)
 
 
 #: Kernel -> its fake quantizer.

@@ -39,14 +39,16 @@ def _quant(kernel: k.Quant, inputs: Sequence[Any], at: FakeQuantContext) -> tupl
     exact = run_kernel(kernel, [x.detach().float().cpu().numpy()], x)[0]
     top = 1 << (min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits) - 1
     smooth = (x.double() if kernel.bits > 24 else x) * kernel.scale
-    if not kernel.zero:
-        return (round_with_gradient(smooth, -top, top - 1, at.probe, exact),)
-    moved = round_with_gradient(smooth, -top - kernel.zero, top - 1 - kernel.zero, at.probe, exact - kernel.zero)
-    return (moved + kernel.zero,)
+    if not kernel.zero_point:
+        return (round_with_gradient(smooth, -top, top - 1, at.log2_scale, exact),)
+    moved = round_with_gradient(
+        smooth, -top - kernel.zero_point, top - 1 - kernel.zero_point, at.log2_scale, exact - kernel.zero_point
+    )
+    return (moved + kernel.zero_point,)
 
 
 def _dequant(kernel: k.Dequant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    return (((inputs[0].double() - kernel.zero) / kernel.scale).float(),)
+    return (((inputs[0].double() - kernel.zero_point) / kernel.scale).float(),)
 
 
 def _requant(kernel: k.Requant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
@@ -56,12 +58,12 @@ def _requant(kernel: k.Requant, inputs: Sequence[Any], at: FakeQuantContext) -> 
         moved = x.double() * 2.0**-right
         wrapped = torch.remainder(moved.detach() + 2.0 ** (bits - 1), 2.0**bits) - 2.0 ** (bits - 1)
         return (straight_through(moved if bits > 24 else moved.float(), wrapped),)
-    return (requantize(x.double() if at.size() >= FLOAT32_EXACT else x, kernel.rescale, at.size(), at.probe),)
+    return (requantize(x.double() if at.size() >= FLOAT32_EXACT else x, kernel.rescale, at.size(), at.log2_scale),)
 
 
 def _clip(kernel: k.Clip, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     size = at.size()
-    low, high = (min(max(bound, -size), size - 1) for bound in kernel.bounds)
+    low, high = (min(max(bound, -size), size - 1) for bound in kernel.clamp_bounds)
     return (torch.clamp(inputs[0], low, high),)
 
 
@@ -90,9 +92,9 @@ def to_float_tensor(values: np.ndarray, like: Any) -> Any:
 def _glu(kernel: k.Glu, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     a, b = inputs[0].double().chunk(2, kernel.axis)
     index = b.detach().to(torch.int64) + 128
-    gate = torch.from_numpy(kernel.gate.astype(np.float64)).to(b.device)
-    slope = _estimate_slopes(kernel.gate, b).double()[index]
-    return (requantize(a * straight_through(b * slope, gate[index]), kernel.rescale, 128 << 15, at.probe),)
+    gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
+    slope = _estimate_slopes(kernel.sigmoid_table, b).double()[index]
+    return (requantize(a * straight_through(b * slope, gate[index]), kernel.rescale, 128 << 15, at.log2_scale),)
 
 
 # ---- windows -----------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: FakeQuantContext) ->
     window = kernel._window()
     bound = window.kernel[0] * window.kernel[1] * at.size()
     (x,) = cast_to_exact_dtype(bound, x)
-    return (requantize(_sum_windows(kernel, x, window), kernel.rule, bound, at.probe),)
+    return (requantize(_sum_windows(kernel, x, window), kernel.rule, bound, at.log2_scale),)
 
 
 def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: float = 0.0) -> Any:
@@ -141,12 +143,12 @@ def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: floa
 
 def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     (x,) = inputs
-    window = kernel._window(TensorSpec(tuple(x.shape), at.dtypes[0]))
-    number = _sum_windows(kernel, torch.ones_like(x[:1, :1]), window, float(kernel.padded)).clamp(min=1)
+    window = kernel._window(TensorSpec(tuple(x.shape), at.input_dtypes[0]))
+    number = _sum_windows(kernel, torch.ones_like(x[:1, :1]), window, float(kernel.count_include_pad)).clamp(min=1)
     total = _sum_windows(kernel, x.double(), window) * 2.0**kernel.shift
-    (exact,) = run_kernel(kernel, [to_integers(x, at.dtypes[0])], x)
+    (exact,) = run_kernel(kernel, [to_integers(x, at.input_dtypes[0])], x)
     top = 1 << (kernel.bits - 1)
-    return (round_with_gradient(total / (kernel.divisor or number), -top, top - 1, at.probe, exact),)
+    return (round_with_gradient(total / (kernel.divisor or number), -top, top - 1, at.log2_scale, exact),)
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -156,8 +158,8 @@ def _concat(kernel: k.Concat, inputs: Sequence[Any], at: FakeQuantContext) -> tu
     count = max(x.shape[0] for x in inputs)
     parts = [
         x
-        if rule.pow2_shift == 0 and rule.bits >= 8 * at.dtypes[i].itemsize
-        else requantize(x, rule, at.size(i), at.probe)
+        if rule.pow2_shift == 0 and rule.bits >= 8 * at.input_dtypes[i].itemsize
+        else requantize(x, rule, at.size(i), at.log2_scale)
         for i, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True))
     ]
     axis = kernel.axis % inputs[0].ndim
@@ -183,8 +185,8 @@ def _pick(kernel: k.IndexSelect, inputs: Sequence[Any], at: FakeQuantContext) ->
         x = x.index_select(axis, place.clamp(min=0))
         gaps = (place < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
         if bool(gaps.any()):
-            assert kernel.fill is not None
-            x = torch.where(gaps, float(kernel.fill), x)
+            assert kernel.fill_value is not None
+            x = torch.where(gaps, float(kernel.fill_value), x)
     return (x,)
 
 
@@ -226,34 +228,38 @@ def _log_softmax(kernel: k.LogSoftmax, inputs: Sequence[Any], at: FakeQuantConte
 
 
 def _softmax_rows(kernel: Any, x: Any, at: FakeQuantContext, function: Any) -> tuple[Any, ...]:
-    entry, top = kernel.entry, len(kernel.entry) // 2
+    entry, top = kernel.input_table, len(kernel.input_table) // 2
     unit = (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25  # of one count, in real numbers
     first = kernel.axis % x.ndim
-    rows = x * unit if kernel.alone else (x * unit).reshape(*x.shape[:first], -1)
-    smooth = function(rows, first if kernel.alone else -1).reshape(x.shape) * (2.0**15 * get_multiplier(kernel.rescale))
-    (exact,) = run_kernel(kernel, [to_integers(x, at.dtypes[0])], x)
+    rows = x * unit if kernel.single_axis else (x * unit).reshape(*x.shape[:first], -1)
+    smooth = function(rows, first if kernel.single_axis else -1).reshape(x.shape) * (
+        2.0**15 * get_multiplier(kernel.rescale)
+    )
+    (exact,) = run_kernel(kernel, [to_integers(x, at.input_dtypes[0])], x)
     bits = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth, -bits, bits - 1, at.probe, exact),)
+    return (round_with_gradient(smooth, -bits, bits - 1, at.log2_scale, exact),)
 
 
 def _layer_norm(kernel: k.LayerNorm, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     (x,) = inputs
     gamma, beta = at.held(1, kernel.gamma, x), at.held(2, kernel.beta, x)
     count = gamma.numel()
-    flat = x.reshape(*x.shape[: x.ndim - kernel.axes], count)
+    flat = x.reshape(*x.shape[: x.ndim - kernel.row_axes], count)
     spread = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / count**2
     normal = (flat - flat.mean(-1, keepdim=True)) * torch.rsqrt(spread.clamp(min=1e-12))
-    smooth = (normal * gamma.reshape(-1) * 2.0**kernel.fraction + beta.reshape(-1)) * get_multiplier(kernel.rescale)
+    smooth = (normal * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)) * get_multiplier(
+        kernel.rescale
+    )
     own = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
-    (exact,) = run_kernel(own, [to_integers(x, at.dtypes[0])], x)
+    (exact,) = run_kernel(own, [to_integers(x, at.input_dtypes[0])], x)
     top = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, at.probe, exact),)
+    return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, at.log2_scale, exact),)
 
 
 def _run_without_gradient(kernel: Any, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     """Only forwards: a result that no gradient goes through, such as an index."""
     with torch.no_grad():
-        arrays = [to_integers(x, dtype) for x, dtype in zip(inputs, at.dtypes, strict=True)]
+        arrays = [to_integers(x, dtype) for x, dtype in zip(inputs, at.input_dtypes, strict=True)]
         return tuple(run_kernel(kernel, arrays, inputs[0]))
 
 

@@ -42,7 +42,7 @@ class TorchFallback:
             self._check(node)
 
     @property
-    def constants(self) -> Collection[str]:
+    def constant_names(self) -> Collection[str]:
         """The names of the constants that the island holds."""
         return self._initializers.keys()
 
@@ -60,21 +60,21 @@ class TorchFallback:
 
     def __call__(self, kernel: FloatFallback, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
-        if not kernel.one_by_one([x.detach().cpu().numpy() for x in inputs]):
-            return self._once(kernel, inputs, at.floats)
-        parts = [self._once(kernel, [x[i : i + 1] for x in inputs], at.floats) for i in range(len(inputs[0]))]
+        if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
+            return self._run_samples(kernel, inputs, at.floats)
+        parts = [self._run_samples(kernel, [x[i : i + 1] for x in inputs], at.floats) for i in range(len(inputs[0]))]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _once(self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _run_samples(self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
         known.update({name: _to_tensor(a, like) for name, a in self._initializers.items() if name not in floats})
         known.update({name: floats[name] for name in self._initializers if name in floats})
         for node in self._graph.node:
-            self._run(node, known, like, self._version)
+            self._run_node(node, known, like, self._version)
         return tuple(known[name] for name in kernel.outputs)
 
-    def _run(self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int) -> None:
+    def _run_node(self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int) -> None:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = [known[name] for name in node.input]
         function = self._functions.get((node.domain, node.op_type))
@@ -82,7 +82,7 @@ class TorchFallback:
             inner = dict.fromkeys(("", *function.input))
             inner.update(zip(function.input, inputs, strict=False))
             for step in function.node:
-                self._run(
+                self._run_node(
                     _resolve_attribute_refs(step, attributes),
                     inner,
                     like,

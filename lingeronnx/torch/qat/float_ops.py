@@ -35,7 +35,7 @@ class Attributes(dict[str, Any]):
             return [v.decode() if isinstance(v, bytes) else v for v in value]
         return value.decode() if isinstance(value, bytes) else value
 
-    def refuse(self, what: str) -> ModelError:
+    def make_error(self, what: str) -> ModelError:
         """Return the error that the node asks for `what`."""
         return ModelError(f"{self._where}: {what}; fine-tuning cannot compute that, cut the graph before it")
 
@@ -122,7 +122,7 @@ _TYPES = {
 def get_torch_dtype(a: Attributes, number: int) -> torch.dtype:
     """Return torch's type for ONNX's number of a type."""
     if number not in _TYPES:
-        raise a.refuse(f"it makes {onnx.TensorProto.DataType.Name(number)}")
+        raise a.make_error(f"it makes {onnx.TensorProto.DataType.Name(number)}")
     return _TYPES[number]
 
 
@@ -197,7 +197,7 @@ def _hardmax(x: Any, axis: int) -> Any:
 
 def _batch_norm(a: Attributes, x: Any, *parameters: Any) -> Any:
     if a.get("training_mode", 0):
-        raise a.refuse("it works in training mode")
+        raise a.make_error("it works in training mode")
     scale, bias, mean, var = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in parameters)
     return (x - mean) * torch.rsqrt(var + a.get("epsilon", 1e-5)) * scale + bias
 
@@ -239,7 +239,7 @@ def _lp_norm(a: Attributes, x: Any) -> Any:
 
 def _dropout(a: Attributes, x: Any, share: Any = None, training: Any = None) -> Any:
     if training is not None and bool(training) and (share is None or float(share) > 0):
-        raise a.refuse("it works in training mode")
+        raise a.make_error("it works in training mode")
     return x, torch.ones_like(x, dtype=torch.bool)
 
 

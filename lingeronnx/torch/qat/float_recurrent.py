@@ -37,7 +37,7 @@ def _get_activations(a: Attributes, default: Sequence[str], directions: int) -> 
     curves: list[ActivationFunction] = []
     for name in a.get("activations") or [*default] * directions:
         if name.lower() not in _ACTIVATIONS:
-            raise a.refuse(f"no such activation: {name}")
+            raise a.make_error(f"no such activation: {name}")
         function, takes = _ACTIVATIONS[name.lower()]
         curves.append(partial(function, {key: numbers[key].pop(0) for key in takes if numbers[key]}))
     return curves
@@ -59,7 +59,7 @@ def _run_layer(
 ) -> tuple[Any, ...]:
     """Return (Y, last states ...). step(sums of x [N, G*H], states, r, its bias, curves, peepholes) -> states."""
     if a.get("layout", 0):
-        raise a.refuse("it is batch first")
+        raise a.make_error("it is batch first")
     (times, samples, _), (directions, _, units) = x.shape, r.shape
     b = x.new_zeros(directions, 2 * gates * units) if b is None else b
     curves = _get_activations(a, default, directions)

@@ -22,14 +22,14 @@ __all__ = ["WINDOW_OPERATORS"]
 
 @dataclass(frozen=True)
 class _PaddedWindow:
-    """A window: one value per spatial axis. `more`: how far the last one hangs over the padded end (ceil_mode)."""
+    """A window: one value per spatial axis. `overhang`: how far the last one hangs over the padded end (ceil_mode)."""
 
     kernel: Sequence[int]
     strides: Sequence[int]
     dilations: Sequence[int]
     begins: Sequence[int]
     ends: Sequence[int]
-    more: Sequence[int]
+    overhang: Sequence[int]
 
 
 def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _PaddedWindow:
@@ -58,7 +58,7 @@ def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int])
 def _pad(x: Any, window: _PaddedWindow, value: float, further: bool = True) -> Any:
     around: list[int] = []
     for i in reversed(range(len(window.kernel))):
-        around += [window.begins[i], window.ends[i] + (window.more[i] if further else 0)]
+        around += [window.begins[i], window.ends[i] + (window.overhang[i] if further else 0)]
     return F.pad(x, around, value=value) if any(around) else x
 
 
@@ -127,7 +127,9 @@ def _average_pool(a: Attributes, x: Any) -> Any:
     total = _unfold_windows(_pad(x, window, 0.0), window).sum(inner)
     ones = x.new_ones(1, 1, *x.shape[2:])
     if a.get("count_include_pad", 0):  # what hangs over the padding counts in no case
-        ones = F.pad(_pad(ones, window, 1.0, further=False), [n for more in reversed(window.more) for n in (0, more)])
+        ones = F.pad(
+            _pad(ones, window, 1.0, further=False), [n for more in reversed(window.overhang) for n in (0, more)]
+        )
     else:
         ones = _pad(ones, window, 0.0)
     return total / _unfold_windows(ones, window).sum(inner)

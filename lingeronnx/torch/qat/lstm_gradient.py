@@ -31,9 +31,9 @@ class LstmTrace(NamedTuple):
 
     states: Any
     alive: Any
-    of_h: float
+    state_sum_scale: float
     unit: float
-    top: int
+    max_count: int
 
 
 def apply_lstm(walk: LstmTrace, a: Any, h: Any, c: Any, wh: Any, bh: Any, probe: Any = None) -> tuple[Any, Any, Any]:
@@ -56,7 +56,7 @@ class _StraightThrough(torch.autograd.Function):
         states, alive = walk.states, walk.alive
         held = states if alive is None else torch.where(alive, states, h)  # who waits for the first step keeps h
         before = torch.cat([h[None], held[:-1]])
-        i, f, g, o = (a + F.linear(before, wh, bh) * walk.of_h).chunk(4, -1)
+        i, f, g, o = (a + F.linear(before, wh, bh) * walk.state_sum_scale).chunk(4, -1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
         kept, added = (f, i * g) if alive is None else (torch.where(alive, f, 1.0), torch.where(alive, i * g, 0.0))
         cells = torch.empty_like(kept)
@@ -65,7 +65,7 @@ class _StraightThrough(torch.autograd.Function):
             last = torch.addcmul(added[t], kept[t], last, out=cells[t])
         curve = torch.tanh(cells)
         real = o * curve * walk.unit
-        inside = (real >= -walk.top - 0.5) & (real <= walk.top - 0.5)
+        inside = (real >= -walk.max_count - 0.5) & (real <= walk.max_count - 0.5)
         inside = inside if alive is None else inside & alive
         ctx.walk, ctx.probed = walk, probe is not None
         kept_for_later = [before, torch.cat([c[None], cells[:-1]]), i, kept, g, o, curve, inside, wh, bh]
@@ -85,7 +85,7 @@ class _StraightThrough(torch.autograd.Function):
         if alive is not None:
             grad, of_cell = grad * alive, of_cell * alive[:, :, None]
         times, samples, units = grad.shape
-        weight = wh * walk.of_h
+        weight = wh * walk.state_sum_scale
         gates, felt = grad.new_empty(times, samples, 4, units), torch.empty_like(grad)
         for t in reversed(range(times)):
             dh = torch.add(grad[t], dh, out=felt[t])
@@ -96,13 +96,13 @@ class _StraightThrough(torch.autograd.Function):
             following = torch.mm(gates[t].view(samples, 4 * units), weight)
             dh = following if waits is None else following + dh * waits[t]
         flat = gates.view(-1, 4 * units)
-        own = flat.T @ before.reshape(-1, units) * walk.of_h
+        own = flat.T @ before.reshape(-1, units) * walk.state_sum_scale
         of_probe = None
         if ctx.probed and ctx.needs_input_grad[5]:
             felt = felt if alive is None else felt * alive
             value = torch.where(inside, o * curve * walk.unit, 0.0)
             of_probe = math.log(2.0) * (felt * (value - walk.states)).sum()
-        return gates.view(times, samples, -1), dh, dc, own, flat.sum(0) * walk.of_h, of_probe, None
+        return gates.view(times, samples, -1), dh, dc, own, flat.sum(0) * walk.state_sum_scale, of_probe, None
 
 
 def _get_final_states(states: Any, alive: Any, h: Any) -> Any:

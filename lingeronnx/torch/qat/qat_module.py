@@ -51,11 +51,11 @@ class FakeQuantStep:
     inputs: Sequence[str]
     outputs: Sequence[str]
     dtypes: Sequence[np.dtype]
-    given: Mapping[
+    parameter_sources: Mapping[
         int | str, str
-    ]  # what `FakeQuantContext.given` calls a parameter -> integer initializer with a source
-    written: str  # the plan's name of the output
-    moves: bool  # whether it only moves or cuts off numbers
+    ]  # what `FakeQuantContext.parameters` calls a parameter -> integer initializer with a source
+    plan_tensor: str  # the plan's name of the output
+    is_data_movement: bool  # whether it only moves or cuts off numbers
 
 
 class FakeQuantNetwork:
@@ -87,49 +87,55 @@ class FakeQuantNetwork:
         )
         found = runner.bind(specs)
         self.held = found.held
-        self._floats = {**floats, **found.inner}
+        self._floats = {**floats, **found.integer_names}
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
         self.constants: dict[str, np.ndarray] = {}
-        self.learned: dict[str, str] = {}  # constant tensors that are parameters: tensor -> integer initializer
+        self.parameter_tensors: dict[
+            str, str
+        ] = {}  # constant tensors that are parameters: tensor -> integer initializer
         self.steps: list[FakeQuantStep] = []
         for call in found.steps:
-            if isinstance(call.fn, Constant):
+            if isinstance(call.kernel, Constant):
                 (name,) = call.outputs
-                self.constants[name] = call.fn.array
+                self.constants[name] = call.kernel.array
                 if name in sources:
-                    self.learned[name] = name
+                    self.parameter_tensors[name] = name
                 continue
             node = nodes[call.outputs[0]]
-            compute = TorchFallback(call.fn) if isinstance(call.fn, FloatFallback) else get_fake_quantizer(call.fn)
+            compute = (
+                TorchFallback(call.kernel)
+                if isinstance(call.kernel, FloatFallback)
+                else get_fake_quantizer(call.kernel)
+            )
             given = (
                 {}
-                if isinstance(call.fn, FloatFallback)
+                if isinstance(call.kernel, FloatFallback)
                 else {
                     key: str(v.name)
-                    for key, v in map_parameter_inputs(call.fn, node).items()
+                    for key, v in map_parameter_inputs(call.kernel, node).items()
                     if v.name in sources and v.name not in call.inputs
                 }
             )
             dtypes = [found.specs[name].dtype for name in call.inputs]
-            written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _DATA_MOVEMENT_KERNELS)
+            written, moves = self.get_plan_name(call.outputs[0]), isinstance(call.kernel, _DATA_MOVEMENT_KERNELS)
             self.steps.append(
                 FakeQuantStep(
-                    kernel=call.fn,
+                    kernel=call.kernel,
                     compute=compute,
                     inputs=call.inputs,
                     outputs=call.outputs,
                     dtypes=dtypes,
-                    given=given,
-                    written=written,
-                    moves=moves,
+                    parameter_sources=given,
+                    plan_tensor=written,
+                    is_data_movement=moves,
                 )
             )
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
-        self.per_sample = runner.whole or _is_per_sample(found.steps, found.specs, specs)
+        self.is_per_sample = runner.runs_whole_batch or _is_per_sample(found.steps, found.specs, specs)
         self._axes = runner.batch_axes
 
-    def plan_name(self, tensor: str) -> str:
+    def get_plan_name(self, tensor: str) -> str:
         """Return what the plan calls a tensor: the float one that it holds."""
         return self._floats.get(tensor, tensor)
 
@@ -148,23 +154,27 @@ class FakeQuantNetwork:
         integer initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are
         cut at, counted from the zero point. floats : tensors in place of float constants, by name.
         """
-        if not self.per_sample and self._count(feed) > 1:
-            yield from self._one_by_one(feed, parameters, log2_scales, step_range, clip_limits, float_overrides)
+        if not self.is_per_sample and self._get_batch_size(feed) > 1:
+            yield from self._run_sample_by_sample(
+                feed, parameters, log2_scales, step_range, clip_limits, float_overrides
+            )
             return
         like = next(iter(feed.values()))
         known = {**feed, **{name: to_counts(array, like) for name, array in self.constants.items()}}
-        known.update({name: parameters[source] for name, source in self.learned.items() if source in parameters})
+        known.update(
+            {name: parameters[source] for name, source in self.parameter_tensors.items() if source in parameters}
+        )
         for index in range(*step_range.indices(len(self.steps))):
             step = self.steps[index]
             at = FakeQuantContext(
                 step.dtypes,
-                {i: parameters[name] for i, name in step.given.items() if name in parameters},
-                log2_scales.get(step.written),
+                {i: parameters[name] for i, name in step.parameter_sources.items() if name in parameters},
+                log2_scales.get(step.plan_tensor),
                 float_overrides,
             )
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
-                limit = clip_limits.get(step.written)
+                limit = clip_limits.get(step.plan_tensor)
                 zero = self.held[name].zero_point if name in self.held else 0
                 known[name] = tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
                 yield name, known[name]
@@ -173,7 +183,7 @@ class FakeQuantNetwork:
                     del known[name]
 
     @cached_property
-    def cuts(self) -> list[tuple[int, str]]:
+    def single_tensor_cuts(self) -> list[tuple[int, str]]:
         """Return (index of a step, tensor) where that tensor is all that later steps read of what came before."""
         last = {**self._last, **dict.fromkeys(self.outputs, len(self.steps))}
         live, found = {spec.name for spec in self.inputs}, []
@@ -183,7 +193,7 @@ class FakeQuantNetwork:
                 found.append((index, next(iter(live))))
         return found
 
-    def _one_by_one(
+    def _run_sample_by_sample(
         self,
         feed: Mapping[str, Any],
         parameters: Mapping[str, Any],
@@ -194,7 +204,8 @@ class FakeQuantNetwork:
     ) -> Iterator[tuple[str, Any]]:
         axes = self._axes
         samples = [
-            {name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()} for i in range(self._count(feed))
+            {name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()}
+            for i in range(self._get_batch_size(feed))
         ]
         walks = [self.walk(sample, parameters, probes, part, limits, floats) for sample in samples]
         for items in zip(*walks, strict=True):
@@ -202,7 +213,7 @@ class FakeQuantNetwork:
             own = first.ndim > axis and first.shape[axis] == 1
             yield name, torch.cat([tensor for _, tensor in items], axis if own else 0)
 
-    def _count(self, feed: Mapping[str, Any]) -> int:
+    def _get_batch_size(self, feed: Mapping[str, Any]) -> int:
         """Return the number of samples fed."""
         name, first = next(iter(feed.items()))
         return int(first.shape[self._axes.get(name, 0)])
@@ -213,7 +224,7 @@ def _is_per_sample(steps: Sequence[Step], specs: Mapping[str, TensorSpec], fed: 
     for call in steps:
         flags = [name in batched for name in call.inputs]
         if any(flags):
-            if not call.fn.follows_batch([specs[name] for name in call.inputs], flags):
+            if not call.kernel.supports_batch([specs[name] for name in call.inputs], flags):
                 return False
             if any(specs[name].shape[:1] != (1,) for name in call.outputs):
                 return False  # the batch and another axis are one
@@ -242,7 +253,7 @@ class QatModule(nn.Module):
         super().__init__()
         self.model, self.target = ir.clone(model), target
         #: What of the model becomes integer; a plan with other float nodes is another bridge's.
-        self.parts = Partition.of(self.model, plan.floats, target)
+        self.partition = Partition.build(self.model, plan.floats, target)
         axes = {spec.name: spec.axis for spec in get_input_specs(model)}
         self._sizes = {
             name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
@@ -250,30 +261,30 @@ class QatModule(nn.Module):
         }
         self.plan = plan
         #: log2 of scales that are learned, by the plan's name.
-        self.scale_logs: Mapping[str, Any] = {}
+        self.log2_scales: Mapping[str, Any] = {}
         #: What |real values| are cut at in training, by the plan's name.
-        self.output_limits: Mapping[str, float] = {}
-        #: Tensors that are computed with in place of initializers, by name; see `lend`.
-        self.lent: Mapping[str, Any] = {}
+        self.output_clip_limits: Mapping[str, float] = {}
+        #: Tensors that are computed with in place of initializers, by name; see `substitute_initializers`.
+        self.substituted: Mapping[str, Any] = {}
         #: Parameters that are rounded by another rule for now: name -> (parameter, source) -> counts, same shape.
-        self.rounding: Mapping[str, Any] = {}
-        self._build()
+        self.rounding_rules: Mapping[str, Any] = {}
+        self._lower()
         wanted = {source.name for source in self._sources.values()}
         self.parameter_of: dict[str, Any] = {}
         for name in sorted(wanted if trainable is None else wanted & set(trainable)):
             array = ir.const_value(self.model.graph.initializers[name])
             assert array is not None
-            self._hold(name, nn.Parameter(torch.from_numpy(np.array(array, np.float32))))
+            self._register(name, nn.Parameter(torch.from_numpy(np.array(array, np.float32))))
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
-    def _build(self) -> None:
-        lowered = lower(self.parts, self.plan, self.target)
-        self._sources = lowered.sources
+    def _lower(self) -> None:
+        lowered = lower(self.partition, self.plan, self.target)
+        self._sources = lowered.constant_sources
         self.network = FakeQuantNetwork(
             lowered.graph, self._sizes, self._sources, floats=lowered.floats, target=self.target
         )
 
-    def _hold(self, name: str, parameter: nn.Parameter) -> None:
+    def _register(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
         self._parameters[name] = parameter  # register_parameter refuses such names; nothing else minds them
         self.parameter_of[name] = parameter
@@ -290,35 +301,35 @@ class QatModule(nn.Module):
         """Lower again under another plan."""
         if plan != self.plan:
             self.plan = plan
-            self._build()
+            self._lower()
 
     @property
-    def reads(self) -> set[str]:
+    def used_initializers(self) -> set[str]:
         """The float initializers that are computed with: those that integer ones hold, and those of float nodes."""
         fallbacks = (step.compute for step in self.network.steps if isinstance(step.compute, TorchFallback))
         return {s.name for s in self._sources.values()} | {
-            name for fallback in fallbacks for name in fallback.constants
+            name for fallback in fallbacks for name in fallback.constant_names
         }
 
-    def current(self) -> ir.Model:
+    def export_float_graph(self) -> ir.Model:
         """Return the float graph with the tensors that were lent."""
         copy = ir.clone(self.model)
-        for name, tensor in self.lent.items():
+        for name, tensor in self.substituted.items():
             ir.set_initializer_value(copy.graph.initializers[name], tensor.detach().cpu().numpy())
         return copy
 
-    def lend(self, tensors: Mapping[str, Any]) -> None:
+    def substitute_initializers(self, tensors: Mapping[str, Any]) -> None:
         """Compute with `tensors` in place of the float initializers of these names, in float nodes as well."""
-        self.lent = tensors
+        self.substituted = tensors
         self.parameter_of.update(tensors)
 
-    def source_name(self, name: str) -> str:
+    def get_source_name(self, name: str) -> str:
         """Return the float initializer that an integer one holds, or nothing."""
         source = self._sources.get(name)
         return "" if source is None else source.name
 
     @property
-    def untrained(self) -> list[str]:
+    def untrainable_initializers(self) -> list[str]:
         """The float initializers that integer nodes hold in a form nothing is trained in; not single bounds."""
         held = {source.name for source in self._sources.values()}
         return [
@@ -330,7 +341,7 @@ class QatModule(nn.Module):
             and array.ndim
         ]
 
-    def weights(self) -> dict[str, np.ndarray]:
+    def get_weights(self) -> dict[str, np.ndarray]:
         """Return the parameters as float32 arrays by initializer name."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.parameter_of.items()}
 
@@ -339,7 +350,7 @@ class QatModule(nn.Module):
         found: dict[str, Any] = {}
         wanted = {*self.network.outputs, *taps}
         for name, tensor in self.integers(feed):
-            own = self.network.plan_name(name)
+            own = self.network.get_plan_name(name)
             if own in wanted:
                 held = self.network.held.get(name)
                 found[own] = tensor if held is None else (tensor - held.zero_point) / held.scale
@@ -351,32 +362,34 @@ class QatModule(nn.Module):
         See `FakeQuantNetwork.walk`.
         """
         limits = _NONE
-        if self.training and self.output_limits:
+        if self.training and self.output_clip_limits:
             held = self.plan.tensors
-            limits = {name: top * held[name].scale for name, top in self.output_limits.items() if name in held}
-        return self.network.walk(feed, self._counts(part), self.scale_logs, part, limits, self.lent)
+            limits = {name: top * held[name].scale for name, top in self.output_clip_limits.items() if name in held}
+        return self.network.walk(
+            feed, self._quantize_parameters(part), self.log2_scales, part, limits, self.substituted
+        )
 
-    def _counts(self, part: slice = _ALL) -> dict[str, Any]:
+    def _quantize_parameters(self, part: slice = _ALL) -> dict[str, Any]:
         """Return the integer initializers that `part` of the steps reads and that have parameters."""
-        read = {name for step in self.network.steps[part] for name in (*step.given.values(), *step.inputs)}
+        read = {name for step in self.network.steps[part] for name in (*step.parameter_sources.values(), *step.inputs)}
         return {
-            name: self._rounded(name, source)
+            name: self._quantize_parameter(name, source)
             for name, source in self._sources.items()
             if name in read and source.name in self.parameter_of
         }
 
-    def _rounded(self, name: str, source: ConstantSource) -> Any:
+    def _quantize_parameter(self, name: str, source: ConstantSource) -> Any:
         """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
-        rule = self.rounding.get(source.name)
+        rule = self.rounding_rules.get(source.name)
         wide = source.held.bits > 16  # a bias
         if rule is not None and not wide:
-            return self._viewed(rule(self.parameter_of[source.name], source), name, source)
+            return self._rearrange(rule(self.parameter_of[source.name], source), name, source)
         parameter = self.parameter_of[source.name]
-        probe = None if wide else self.scale_logs.get(source.name)
-        moved = self._viewed(parameter.double() * get_scale_factor(source.held, parameter), name, source)
+        probe = None if wide else self.log2_scales.get(source.name)
+        moved = self._rearrange(parameter.double() * get_scale_factor(source.held, parameter), name, source)
         return round_with_gradient(moved, source.held.low, source.held.high, probe)
 
-    def _viewed(self, parameter: Any, name: str, source: ConstantSource) -> Any:
+    def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
         """Return the parameter as `source.view` rearranges it."""
         key = name, tuple(parameter.shape)
         if key not in self._views:

@@ -111,7 +111,7 @@ def get_scale_factor(held: Affine, like: Any) -> Any:
 def get_multiplier(rule: RequantizationRule) -> Any:
     """Return what the accumulator is multiplied by: a number, float64 [channels] for `ChannelRescale`."""
     if isinstance(rule, ChannelRescale):
-        return torch.tensor([get_multiplier(each) for each in rule.each], dtype=torch.float64)
+        return torch.tensor([get_multiplier(each) for each in rule.rescales], dtype=torch.float64)
     if isinstance(rule, Rescale):
         return math.ldexp(rule.multiplier, -rule.shift)
     if isinstance(rule, RoundedShift):
@@ -134,7 +134,7 @@ def requantize(acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any =
         )
     bits = rule.second.bits if isinstance(rule, ChainedRescale) else rule.bits
     kind = torch.float32 if bits <= 24 else torch.float64
-    form = rule.within(bound)
+    form = rule.compile_for_bound(bound)
     factor, top, zero = get_multiplier(rule), 1 << (bits - 1), _get_zero_point(rule)
     if isinstance(form, ChannelScaleForms):
         shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
@@ -151,8 +151,8 @@ def requantize(acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any =
 
 def _get_zero_point(rule: RequantizationRule) -> int:
     """Return the integer of the result that stands for 0."""
-    rule = rule.each[0] if isinstance(rule, ChannelRescale) else rule
-    return rule.zero if isinstance(rule, Rescale) else 0
+    rule = rule.rescales[0] if isinstance(rule, ChannelRescale) else rule
+    return rule.zero_point if isinstance(rule, Rescale) else 0
 
 
 def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
@@ -214,7 +214,7 @@ def _apply_form_int64(form: Any, acc: Any) -> Any:
     else:
         shift = form.shift - 32
         y = (upper + (lower >> 32) + (1 << (shift - 1))) >> shift
-    return torch.clamp(y + form.zero, form.low, form.high)
+    return torch.clamp(y + form.zero_point, form.low, form.high)
 
 
 def _apply_tied(form: RoundedScaleForm, acc: Any) -> Any:
@@ -235,4 +235,4 @@ def _apply_tied(form: RoundedScaleForm, acc: Any) -> Any:
         RoundingMode.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
         RoundingMode.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
     }[RoundingMode(form.rounding)]
-    return torch.clamp(y + up.to(y.dtype) + form.zero, form.low, form.high)
+    return torch.clamp(y + up.to(y.dtype) + form.zero_point, form.low, form.high)

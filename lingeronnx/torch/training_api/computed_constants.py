@@ -62,7 +62,7 @@ class ComputedConstants:
                 part = _ComputedConstant(name, fallback, TorchFallback(fallback))
             except ModelError:  # an operator without a gradient
                 continue
-            want = dict(zip(fallback.outputs, fallback.together(()), strict=True))[name]
+            want = dict(zip(fallback.outputs, fallback.run_batch(()), strict=True))[name]
             if leaf is None or want.dtype != np.float32 or not _matches_onnx(part, want):
                 continue
             made = ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{leaf}_computed"), want)

@@ -67,12 +67,12 @@ _DATA_SIZED_FUNCTIONS = {
 class DataDependenceTracker(TorchFunctionMode):
     """Follows what depends on `tensors` while it is entered.
 
-    places : {file and line: what Python asked for there}, in the order of the run.
+    locations : {file and line: what Python asked for there}, in the order of the run.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()
-        self.places: dict[str, str] = {}
+        self.locations: dict[str, str] = {}
         self._given: Any = WeakIdKeyDictionary()
         self._counted: Any = WeakIdKeyDictionary()
         for tensor in tensors:
@@ -83,7 +83,7 @@ class DataDependenceTracker(TorchFunctionMode):
         return [
             f"{place}: the data decide there, by {what}; the graph keeps what the example inputs gave, whatever other "
             "inputs would decide: use torch.where, or take it out of forward"
-            for place, what in self.places.items()
+            for place, what in self.locations.items()
         ]
 
     def __torch_function__(
@@ -94,7 +94,7 @@ class DataDependenceTracker(TorchFunctionMode):
         depends = any(tensor in self._given for tensor in given)
         counted = any(tensor in self._counted for tensor in given)
         if (depends and func in _VALUE_READS) or (counted and func in _SIZE_READS):
-            self._note(_VALUE_READS.get(func) or _SIZE_READS[func])
+            self._record_location(_VALUE_READS.get(func) or _SIZE_READS[func])
         result = func(*args, **(kwargs or {}))
         if not depends:
             return result
@@ -107,13 +107,13 @@ class DataDependenceTracker(TorchFunctionMode):
                     self._counted[leaf] = True
         return result
 
-    def _note(self, what: str) -> None:
+    def _record_location(self, what: str) -> None:
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
             if Path(frame.f_code.co_filename).name not in _TENSOR_METHOD_FILES:
                 return  # a layer of torch
             frame = frame.f_back
-        self.places.setdefault(f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}", what)
+        self.locations.setdefault(f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}", what)
 
 
 def _is_boolean_index(index: Any) -> bool:

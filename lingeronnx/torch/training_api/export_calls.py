@@ -102,7 +102,7 @@ def export(
         settings = {**names, "opset": opset_version, "scopes": is_scoped_info}
         return _write_float(net, args, path, settings, folder, verbose)
     state = _ensure_traced(net, args)
-    result = _rename_io(state.quantized(), _map_io_names(state, input_names, output_names))
+    result = _rename_io(state.build_quantized_model(), _map_io_names(state, input_names, output_names))
     result = _apply_dynamic_axes(result, net, args, state, dynamic_axes, input_names)
     result = _apply_form_options(result, opset_version, is_scoped_info, is_update_dequant)
     if folder is not None:
@@ -234,7 +234,7 @@ def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
     assert state.traced is not None
     with created_folder(folder, parents=True):
         ir.save(state.traced.planned.original, folder / "1_float.onnx")
-        ir.save(state.traced.bridge.current(), folder / "2_normalised.onnx")
+        ir.save(state.traced.bridge.export_float_graph(), folder / "2_normalised.onnx")
         write_text(folder / "3_plan.json", model.plan.to_json())
         ir.save(model.graph, folder / "4_integer.onnx")
 
@@ -325,7 +325,7 @@ def _apply_dynamic_axes(
     """Return `model` with the sizes that `given` leaves open; ConfigError where an integer graph fixes one of them."""
     traced = state.traced
     assert traced is not None
-    feed = traced.feed(net, args, {})
+    feed = traced.get_feed(net, args, {})
     if given is None:
         return model
     renamed = dict(zip(traced.inputs, names or traced.inputs, strict=True))

@@ -76,13 +76,13 @@ def trace_layers(
         raise ConfigError("trace_layers: the target model is no part of the root model")
     for path, module in root_model.named_modules():
         marks = get_annotations(module)
-        if marks.traced is not None:
+        if marks.trace_args is not None:
             raise ConfigError("trace_layers was called for this model before; once is all")
-        if marks.clamp or marks.exempt or marks.widths or not marks.quantize:
+        if marks.clamp or marks.is_clamp_exempt or marks.bits or not marks.allows_quantization:
             raise ConfigError(f"trace_layers comes first: module '{path or type(module).__name__}' was set before")
     args = inputs if isinstance(inputs, tuple | dict) else (inputs,)
     export_with_folded_norms(target_model, args, {}, _EXPORTER)
-    get_or_create_annotations(root_model).traced = args if target_model is root_model else ()
+    get_or_create_annotations(root_model).trace_args = args if target_model is root_model else ()
     for module in target_model.modules():
         update_module_class(module)
     return root_model
@@ -97,7 +97,7 @@ _EXPORTER = "torchscript"
 def disable_quant(module: nn.Module) -> nn.Module:
     """Leave `module`, with all that is in it, in float; before `init`. Returns it."""
     _check_before_init(module, "disable_quant")
-    get_or_create_annotations(module).quantize = False
+    get_or_create_annotations(module).allows_quantization = False
     return module
 
 
@@ -109,7 +109,7 @@ def quant_module(
     out_bits : None for a float32 output.
     """
     _check_before_init(module, "quant_module")
-    get_or_create_annotations(module).widths = LayerBits(data_bits, parameter_bits, out_bits)
+    get_or_create_annotations(module).bits = LayerBits(data_bits, parameter_bits, out_bits)
     return module
 
 
@@ -167,7 +167,7 @@ def init(
     _check_widths("init", widths, row)
     patch_torch_onnx_export()
     state = initialise_net(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
-    example = example_inputs if example_inputs is not None else get_annotations(net).traced
+    example = example_inputs if example_inputs is not None else get_annotations(net).trace_args
     if example is not None and not (isinstance(example, tuple) and not example):
         positional = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
         state.trace(net, positional, example if isinstance(example, dict) else {})
@@ -188,7 +188,7 @@ def _resolve_module_types(
     if kinds and not any(isinstance(module, kinds) for module in net.modules()):
         told = ", ".join(kind.__name__ for kind in kinds)
         have = sorted(
-            {get_annotations(module).original.__name__ for module in net.modules() if not [*module.children()]}
+            {get_annotations(module).original_class.__name__ for module in net.modules() if not [*module.children()]}
         )
         warnings.warn(f"init: quant_modules ({told}) fit no module; the net has {', '.join(have)}", stacklevel=3)
     return kinds
@@ -197,7 +197,7 @@ def _resolve_module_types(
 def _check_modules(net: nn.Module, row: Target) -> None:
     """Raise ConfigError for what single modules were told and `init` cannot do."""
     for path, module in net.named_modules():
-        own = get_annotations(module).widths
+        own = get_annotations(module).bits
         _check_widths(f"quant_module of '{path}'", own, row)
         if (clamp := get_annotations(module).clamp) is not None and clamp.percent is not None:
             raise ConfigError(
@@ -214,7 +214,7 @@ def _resolve_mode_and_target(mode: QuantMode | None, platform: str | Target | No
         mode = mode or QuantMode.MaxValue
         return mode, GENERIC if mode is QuantMode.MaxValue else DEFAULT
     target = get_target(platform)
-    usual = QuantMode.QValue if target.power_of_two else QuantMode.MaxValue
+    usual = QuantMode.QValue if target.needs_power_of_two_scales else QuantMode.MaxValue
     mode = mode or usual
     if mode.value not in target.modes:
         raise ConfigError(
@@ -229,7 +229,7 @@ def _check_widths(what: str, widths: LayerBits | None, target: Target) -> None:
     if widths is None:
         return
     allowed = {"data_bits": target.bits, "parameter_bits": target.bits, "out_bits": (*target.bits, *target.out_bits)}
-    given = {"data_bits": widths.data, "parameter_bits": widths.parameter, "out_bits": widths.out}
+    given = {"data_bits": widths.data, "parameter_bits": widths.parameter_bits, "out_bits": widths.out_bits}
     for key, bits in given.items():
         if bits not in allowed[key] and not (key == "out_bits" and bits is None):
             told = ", ".join(map(str, sorted(set(allowed[key]))))
@@ -262,7 +262,11 @@ def normalize_layers(
             raise ConfigError(f"normalize_layers: {getattr(kind, '__name__', kind)} has no clamps; these have: {told}")
     clamp = _make_clamp(normalize_weight_value, normalize_bias_value, normalize_output_value, normalize_dynamic_percent)
     for module in net.modules():
-        if isinstance(module, kinds) and get_annotations(module).clamp is None and not get_annotations(module).exempt:
+        if (
+            isinstance(module, kinds)
+            and get_annotations(module).clamp is None
+            and not get_annotations(module).is_clamp_exempt
+        ):
             get_or_create_annotations(module).clamp = clamp
             update_module_class(module)
     return net
@@ -279,7 +283,7 @@ def normalize_module(
     if not isinstance(module, _CLAMPABLE_TYPES):
         raise ConfigError(f"normalize_module: a {type(module).__name__} has no clamps")
     marks = get_or_create_annotations(module)
-    marks.clamp, marks.exempt = (
+    marks.clamp, marks.is_clamp_exempt = (
         _make_clamp(normalize_weight_value, normalize_bias_value, normalize_output_value, None),
         False,
     )
@@ -292,7 +296,7 @@ def disable_normalize(module: nn.Module) -> nn.Module:
     _check_before_init(module, "disable_normalize")
     for part in module.modules():
         marks = get_or_create_annotations(part)
-        marks.clamp, marks.exempt = None, True
+        marks.clamp, marks.is_clamp_exempt = None, True
         update_module_class(part)
     return module
 
@@ -316,15 +320,17 @@ def _check_uninitialised_net(net: nn.Module) -> None:
         raise ConfigError(
             f"a {type(net).__name__} is no torch.nn.Module; give the net itself, not its outputs or state_dict"
         )
-    if any(get_annotations(module).inside for module in net.modules()):
-        raise ConfigError(f"the {get_annotations(net).original.__name__} was initialised before; init is the last call")
+    if any(get_annotations(module).is_initialised for module in net.modules()):
+        raise ConfigError(
+            f"the {get_annotations(net).original_class.__name__} was initialised before; init is the last call"
+        )
 
 
 def _check_before_init(module: nn.Module, call: str) -> None:
     given: Any = module
     if not isinstance(given, nn.Module):
         raise ConfigError(f"{call}: a {type(module).__name__} is no torch.nn.Module")
-    if any(get_annotations(part).inside for part in module.modules()):
+    if any(get_annotations(part).is_initialised for part in module.modules()):
         raise ConfigError(
-            f"{call} comes before init; the {get_annotations(module).original.__name__} was initialised already"
+            f"{call} comes before init; the {get_annotations(module).original_class.__name__} was initialised already"
         )

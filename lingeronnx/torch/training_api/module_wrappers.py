@@ -46,7 +46,7 @@ class Clamp:
     output: float | None
     percent: float | None = None
 
-    def of(self, tensor: Tensor, limit: float | None) -> Tensor:
+    def apply(self, tensor: Tensor, limit: float | None) -> Tensor:
         """Return `tensor` within `limit`; the gradient is zero where it was cut."""
         if self.percent is not None:
             sizes = tensor.detach().abs().flatten()
@@ -60,31 +60,31 @@ class LayerBits:
     """Bits of a layer's input, weight and output; output None: float32."""
 
     data: int
-    parameter: int
-    out: int | None
+    parameter_bits: int
+    out_bits: int | None
 
 
 @dataclass
 class ModuleAnnotations:
     """What was said about a module.
 
-    original : its class. quantize : whether it may be. widths : its own. clamp : its limits; exempt : it has none.
-    norm : the batch norm that is folded into it. folded : whether it is such a batch norm. chosen : whether `init`
-    chose it. quantized : whether the graph has it in integers. inside : whether it belongs to an initialised net.
-    traced : what `trace_layers` called it with, () where that was a part of it.
+    original_class : its class. quantize : whether it may be. widths : its own. clamp : its limits; exempt : it has
+    none. folded_norm : the batch norm that is folded into it. folded : whether it is such a batch norm. chosen :
+    whether `init` chose it. quantized : whether the graph has it in integers. inside : whether it belongs to an
+    initialised net. trace_args : what `trace_layers` called it with, () where that was a part of it.
     """
 
-    original: type[nn.Module]
-    quantize: bool = True
-    widths: LayerBits | None = None
+    original_class: type[nn.Module]
+    allows_quantization: bool = True
+    bits: LayerBits | None = None
     clamp: Clamp | None = None
-    exempt: bool = False
-    norm: nn.Module | None = None
-    folded: bool = False
-    chosen: bool = False
-    quantized: bool = False
-    inside: bool = False
-    traced: Any = None
+    is_clamp_exempt: bool = False
+    folded_norm: nn.Module | None = None
+    is_folded_norm: bool = False
+    is_selected: bool = False
+    is_quantized: bool = False
+    is_initialised: bool = False
+    trace_args: Any = None
 
 
 def get_or_create_annotations(module: nn.Module) -> ModuleAnnotations:
@@ -107,14 +107,14 @@ def get_effective_parameters(module: nn.Module) -> dict[str, Tensor]:
     """Return the weight and the bias of `module` that count instead of its own, by attribute; nothing where they do."""
     marks = get_annotations(module)
     found: dict[str, Tensor] = {}
-    if marks.norm is not None:
-        found = _fold_batch_norm(module, marks.norm)
+    if marks.folded_norm is not None:
+        found = _fold_batch_norm(module, marks.folded_norm)
     if marks.clamp is not None:
         own = {"weight": marks.clamp.weight, "bias": marks.clamp.bias}
         for name, limit in own.items():
             tensor = found.get(name, module._parameters.get(name))
             if tensor is not None:
-                found[name] = marks.clamp.of(tensor, limit)
+                found[name] = marks.clamp.apply(tensor, limit)
     return found
 
 
@@ -146,7 +146,7 @@ class WrappedModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original's forward; a folded batch norm passes its input on."""
         marks = get_annotations(self)
-        if marks.folded:
+        if marks.is_folded_norm:
             return args[0] if args else next(iter(kwargs.values()))
         found = get_effective_parameters(self)
         self.__dict__.update(found)  # found before the parameters of these names
@@ -155,19 +155,19 @@ class WrappedModule(nn.Module):
         finally:
             for name in found:
                 del self.__dict__[name]
-        return result if marks.clamp is None else marks.clamp.of(result, marks.clamp.output)
+        return result if marks.clamp is None else marks.clamp.apply(result, marks.clamp.output)
 
     def extra_repr(self) -> str:
         """Say what is different."""
         marks = get_annotations(self)
         said = [super().extra_repr()]
-        if marks.quantized and marks.widths is not None:
-            widths = marks.widths
-            said.append(f"data_bits={widths.data}, parameter_bits={widths.parameter}, out_bits={widths.out}")
+        if marks.is_quantized and marks.bits is not None:
+            widths = marks.bits
+            said.append(f"data_bits={widths.data}, parameter_bits={widths.parameter_bits}, out_bits={widths.out_bits}")
         if marks.clamp is not None:
             kinds = ("weight", "bias", "output")
             said += [f"normalize_{kind}={v:g}" for kind in kinds if (v := getattr(marks.clamp, kind)) is not None]
-        if marks.norm is not None:
+        if marks.folded_norm is not None:
             said.append("batch norm folded in")
         return ", ".join(text for text in said if text)
 
@@ -193,16 +193,16 @@ def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]
 def update_module_class(module: nn.Module, base: type[nn.Module] = WrappedModule) -> None:
     """Give `module` the class that its marks ask for; `base` : what stands before its own, of a whole net."""
     marks = get_or_create_annotations(module)
-    if marks.quantized or base is not WrappedModule:
+    if marks.is_quantized or base is not WrappedModule:
         prefix = "Quantized"
     elif marks.clamp is not None:
         prefix = "Normalize"
-    elif marks.folded or marks.norm is not None:
+    elif marks.is_folded_norm or marks.folded_norm is not None:
         prefix = "Folded"
     else:
-        module.__class__ = marks.original
+        module.__class__ = marks.original_class
         return
-    module.__class__ = make_wrapped_class(prefix, marks.original, base)
+    module.__class__ = make_wrapped_class(prefix, marks.original_class, base)
 
 
 @contextlib.contextmanager
@@ -211,8 +211,10 @@ def original_classes(net: nn.Module) -> Iterator[None]:
     before = [(module, module.__class__) for module in net.modules()]
     for module, _ in before:
         marks = get_annotations(module)
-        limited = marks.clamp is not None and marks.clamp.output is not None and not marks.chosen
-        module.__class__ = make_wrapped_class("Limited", marks.original, _ClampedOutput) if limited else marks.original
+        limited = marks.clamp is not None and marks.clamp.output is not None and not marks.is_selected
+        module.__class__ = (
+            make_wrapped_class("Limited", marks.original_class, _ClampedOutput) if limited else marks.original_class
+        )
     try:
         yield
     finally:
@@ -226,4 +228,4 @@ class _ClampedOutput(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         clamp = get_annotations(self).clamp
         assert clamp is not None
-        return clamp.of(super().forward(*args, **kwargs), clamp.output)
+        return clamp.apply(super().forward(*args, **kwargs), clamp.output)

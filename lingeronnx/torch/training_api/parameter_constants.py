@@ -44,16 +44,16 @@ _LAYERS = operators.LAYER_OPS - operators.RECURRENT_OPS - {"MatMul"}  # with a b
 class NetParameters:
     """The parameters and buffers of a net by the names of its state_dict, as they are at any time.
 
-    computed : what the net computes from them alone, by names of its own; None before the net is exported.
+    computed_constants : what the net computes from them alone, by names of its own; None before the net is exported.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.computed: ComputedConstants | None = None
-        self.holders: dict[str, tuple[nn.Module, str]] = {}
+        self.computed_constants: ComputedConstants | None = None
+        self.owner_of_name: dict[str, tuple[nn.Module, str]] = {}
         for path, module in net.named_modules():
             for name in (*module._parameters, *module._buffers):
                 if getattr(module, name) is not None:
-                    self.holders[f"{path}.{name}" if path else name] = module, name
+                    self.owner_of_name[f"{path}.{name}" if path else name] = module, name
         self._paths = {id(module): path for path, module in net.named_modules()}
         self._modules = dict(net.named_modules())
 
@@ -62,30 +62,30 @@ class NetParameters:
         path = self._paths[id(module)]
         return f"{path}.{attribute}" if path else attribute
 
-    def chain(self, path: str) -> list[nn.Module]:
+    def get_module_chain(self, path: str) -> list[nn.Module]:
         """Return the modules from the net itself to the one at `path`."""
         words = path.split(".") if path else []
         return [self._modules[p] for n in range(len(words) + 1) if (p := ".".join(words[:n])) in self._modules]
 
-    def owners(self, names: Collection[str]) -> list[list[nn.Module]]:
+    def get_owner_chains(self, names: Collection[str]) -> list[list[nn.Module]]:
         """Return for each of the parameters `names` the modules from the net itself to its owner."""
-        return [self.chain(name.rpartition(".")[0]) for name in names]
+        return [self.get_module_chain(name.rpartition(".")[0]) for name in names]
 
-    def in_effect(self) -> dict[str, Tensor]:
+    def get_effective_tensors(self) -> dict[str, Tensor]:
         """Return all parameters that hold floats by name, folded and clamped; also biases that folding adds.
 
         What the net computes from these alone stands beside them.
         """
         found: dict[str, Tensor] = {}
         changed: set[int] = set()
-        for name, (module, attribute) in self.holders.items():
+        for name, (module, attribute) in self.owner_of_name.items():
             tensor = module._parameters.get(attribute)
             if tensor is not None and tensor.is_floating_point():
                 found[name] = tensor
                 changed.add(id(module))
-        for module in {id(m): m for m, _ in self.holders.values() if id(m) in changed}.values():
+        for module in {id(m): m for m, _ in self.owner_of_name.values() if id(m) in changed}.values():
             found.update({self.name_of(module, key): t for key, t in get_effective_parameters(module).items()})
-        return found if self.computed is None else {**found, **self.computed.tensors(found)}
+        return found if self.computed_constants is None else {**found, **self.computed_constants.tensors(found)}
 
 
 def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
@@ -97,13 +97,13 @@ def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
         layer = ir.producer(node.inputs[0]) if node.op_type == "BatchNormalization" and not node.domain else None
         if layer is None or layer.op_type not in _LAYERS or layer.domain or ir.sole_consumer(layer.outputs[0]) != node:
             continue
-        weight, mean = (parameters.holders.get(ir.input_name(n, i)) for n, i in ((layer, 1), (node, 3)))
+        weight, mean = (parameters.owner_of_name.get(ir.input_name(n, i)) for n, i in ((layer, 1), (node, 3)))
         if weight is None or mean is None or not (_is_sole_consumer(layer, 1) and _is_sole_consumer(node, 3)):
             continue
         if weight[1] != "weight" or mean[1] != "running_mean" or not _is_standard_linear(layer):
             continue
-        get_or_create_annotations(weight[0]).norm = mean[0]
-        get_or_create_annotations(mean[0]).folded = True
+        get_or_create_annotations(weight[0]).folded_norm = mean[0]
+        get_or_create_annotations(mean[0]).is_folded_norm = True
         if len(layer.inputs) < 3:
             layer.resize_inputs(3)
         if layer.inputs[2] is None:
@@ -156,8 +156,8 @@ class _ElementOrigin:
     """
 
     shape: tuple[int, ...]
-    made_of: tuple[str, ...]
-    places: Tensor | None
+    parameter_names: tuple[str, ...]
+    indices: Tensor | None
     factor: Any
 
 
@@ -182,9 +182,9 @@ class ConstantOrigins:
                     continue
                 if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
                     same = real.shape == first.shape == second.shape
-                    self.at[str(node.name), index] = self._moved(real, first, second) if same else None
+                    self.at[str(node.name), index] = self._trace_elements(real, first, second) if same else None
 
-    def _moved(self, real: np.ndarray, first: np.ndarray, second: np.ndarray) -> _ElementOrigin | None:
+    def _trace_elements(self, real: np.ndarray, first: np.ndarray, second: np.ndarray) -> _ElementOrigin | None:
         """Return where the elements come from; None where they are no multiples of single ones."""
         free = first != second
         if not (np.isfinite(first).all() and np.isfinite(second).all()) or real[~free].any():
@@ -207,20 +207,20 @@ class ConstantOrigins:
         return _ElementOrigin(index.shape, names, places, 1.0 if np.all(factor == 1) else factor)
 
     @property
-    def mixed(self) -> list[str]:
+    def untraceable_nodes(self) -> list[str]:
         """The nodes with constants that are no form of single parameters."""
         return list(dict.fromkeys(name for (name, _), moved in self.at.items() if moved is None))
 
-    def parameters_of(self, node: ir.Node) -> set[str]:
+    def get_parameter_names(self, node: ir.Node) -> set[str]:
         """Return the names of the parameters in the constants of a node."""
         moved = (self.at.get((str(node.name), index)) for index in range(len(node.inputs)))
-        return {name for found in moved if found is not None for name in found.made_of}
+        return {name for found in moved if found is not None for name in found.parameter_names}
 
-    def holds_any(self, node: ir.Node) -> bool:
+    def depends_on_parameters(self, node: ir.Node) -> bool:
         """Whether a constant of `node` depends on a parameter, in whatever way."""
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
-    def planned(self, planned: PlannedModel) -> PlannedConstants:
+    def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:
         """Return the same of the planned graph, whose weights have taken up factors."""
         scales = _get_transform_factors(planned)
         found, frozen = {}, []
@@ -251,9 +251,9 @@ class PlannedConstants:
     ) -> None:
         self._order, self._held, self.frozen = order, held, frozen
 
-    def untrained(self, wanted: Collection[str]) -> list[str]:
+    def find_untrained_parameters(self, wanted: Collection[str]) -> list[str]:
         """Return the parameters that none of the constants in `wanted` is made of."""
-        used = {name for key, (moved, _) in self._held.items() if key in wanted for name in moved.made_of}
+        used = {name for key, (moved, _) in self._held.items() if key in wanted for name in moved.parameter_names}
         return [name for name in self._order if name not in used]
 
     def tensors(self, effective: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
@@ -263,13 +263,13 @@ class PlannedConstants:
         for name, (moved, factor) in self._held.items():
             if name not in wanted:
                 continue
-            if moved.places is None:
-                tensor = effective[moved.made_of[0]]
+            if moved.indices is None:
+                tensor = effective[moved.parameter_names[0]]
             else:
                 if flat is None:
                     parts = [effective[key].reshape(-1) for key in self._order]
                     flat = torch.cat([parts[0].new_zeros(1), *parts])
-                tensor = flat[moved.places.to(flat.device)]
+                tensor = flat[moved.indices.to(flat.device)]
             tensor = tensor.reshape(moved.shape)
             found[name] = tensor if factor is None else (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
         return found
@@ -295,7 +295,7 @@ def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.nd
         if array is not None and array.dtype == np.float32:
             ir.set_initializer_value(value, np.ones_like(array))
     factors.apply_factors(
-        planned.parts.on(ones), {name: np.array(t.factor) for name, t in planned.plan.transforms.items()}
+        planned.partition.with_graph(ones), {name: np.array(t.factor) for name, t in planned.plan.transforms.items()}
     )
     return {
         (str(node.name), index): array

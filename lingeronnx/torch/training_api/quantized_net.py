@@ -64,17 +64,17 @@ class QatState:
         plan = Plan.from_json(self._saved["plan"], "the checkpoint") if self._saved else None
         found = self.traced = trace_net(net, args, kwargs, self.settings, plan, self._saved.get("frozen", {}))
         basis = found.planned.basis.stats
-        wanted = found.planned.parts.activations
+        wanted = found.planned.partition.activations
         self._ranges = {name: _clip_range(found, name, s.low, s.high) for name, s in basis.items() if name in wanted}
         if self._saved:
             self._ranges = {name: (float(low), float(high)) for name, (low, high) in self._saved["ranges"].items()}
-        elif found.limits and self.settings.calib is None:
+        elif found.output_limits and self.settings.calib is None:
             with torch.no_grad():
-                found.lend()
-            self._plan(found)
+                found.update_constants()
+            self._update_plan(found)
         self._floats = None
         for module in net.modules():
-            get_or_create_annotations(module).quantized = module in found.chosen
+            get_or_create_annotations(module).is_quantized = module in found.quantized_modules
         for module in net.modules():
             update_module_class(module, QuantizedNet if module is net else WrappedModule)
         return found
@@ -82,18 +82,20 @@ class QatState:
     def run(self, net: nn.Module, args: Any, kwargs: Any) -> Any:
         """Return what the net gives, as its integers will."""
         traced = self.traced or self.trace(net, args, kwargs)
-        feed = traced.feed(net, args, kwargs)
-        tensors = traced.lend()
+        feed = traced.get_feed(net, args, kwargs)
+        tensors = traced.update_constants()
         if net.training and self.settings.calib is None:
-            self._follow(traced, feed, tensors)
+            self._update_ranges(traced, feed, tensors)
         return traced.result(traced.bridge(feed))
 
     # ---- running extremes ------------------------------------------------------------------------------------------
 
-    def _follow(self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    def _update_ranges(self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
         """Let the running extremes follow this batch, and the plan follow them."""
         with torch.no_grad():
-            seen = {name: (float(x.min()), float(x.max())) for name, x in self._activations(traced, feed, tensors)}
+            seen = {
+                name: (float(x.min()), float(x.max())) for name, x in self._compute_activations(traced, feed, tensors)
+            }
         for name, (low, high) in seen.items():
             new = _clip_range(traced, name, low, high)
             old = self._ranges.get(name, new)
@@ -101,26 +103,26 @@ class QatState:
                 old[0] + _RANGE_MOMENTUM * (new[0] - old[0]),
                 old[1] + _RANGE_MOMENTUM * (new[1] - old[1]),
             )
-        self._plan(traced)
+        self._update_plan(traced)
 
-    def _plan(self, traced: Traced) -> None:
+    def _update_plan(self, traced: Traced) -> None:
         """Give the bridge the scales that the running extremes and the weights ask for."""
         planned = traced.planned
         stats = {name: _make_range_stats(low, high) for name, (low, high) in self._ranges.items()}
-        assert planned.basis.choice is not None
-        parts = planned.parts.on(traced.bridge.current())
+        assert planned.basis.policy is not None
+        parts = planned.partition.with_graph(traced.bridge.export_float_graph())
         plan, _ = assign_qparams(
-            parts, group_shared_scales(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
+            parts, group_shared_scales(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.policy
         )
         traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
 
-    def _activations(
+    def _compute_activations(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> list[tuple[str, Tensor]]:
         """Return the float net's tensors that become integers, for the weights as they are."""
-        wanted = set(traced.planned.parts.activations)
+        wanted = set(traced.planned.partition.activations)
         if self._floats is None:
-            graph = _insert_output_clamps(traced.planned.graph, traced.limits)
+            graph = _insert_output_clamps(traced.planned.graph, traced.output_limits)
             self._fallback = FloatFallback(graph, list(graph.graph), wanted)
             self._floats = TorchFallback(self._fallback)
         fallback = self._fallback
@@ -130,49 +132,49 @@ class QatState:
 
     # ---- what is kept ----------------------------------------------------------------------------------------------
 
-    def saved(self) -> dict[str, Any]:
+    def to_state_dict(self) -> dict[str, Any]:
         """Return the settings, the plan as JSON, the running extremes and what is frozen; nothing before the trace."""
         if self.traced is None:
             return dict(self._saved)
         ranges = {name: list(pair) for name, pair in self._ranges.items()}
         found = {"settings": self.told, "plan": self.traced.bridge.plan.to_json(), "ranges": ranges}
-        return {**found, "frozen": frozen} if (frozen := self.traced.frozen) else found
+        return {**found, "frozen": frozen} if (frozen := self.traced.frozen_constants) else found
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `saved` returned, or forget everything: the next call traces anew."""
         self._saved, self.traced = saved, None
 
     def __deepcopy__(self, memo: Any) -> QatState:
         """Return a state that traces anew at its first call, with the same scales."""
         copy = QatState(self.settings, self.told)
-        copy.restore(self.saved())
+        copy.load_state_dict(self.to_state_dict())
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
         settings = {**vars(self.settings), "platform": self.settings.platform.name}
-        return {"settings": settings, "told": self.told, "saved": self.saved()}
+        return {"settings": settings, "told": self.told, "saved": self.to_state_dict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = state["settings"]
         fresh = QatState(Settings(**{**settings, "platform": get_target(settings["platform"])}), state["told"])
-        fresh.restore(state["saved"])
+        fresh.load_state_dict(state["saved"])
         self.__dict__.update(fresh.__dict__)
 
-    def quantized(self) -> QuantizedModel:
+    def build_quantized_model(self) -> QuantizedModel:
         """Return the integer graph of the net as it stands; ConfigError before the trace."""
         if self.traced is None:
             raise ConfigError("the net has not been traced yet: call it once, or give init example_inputs")
         with torch.no_grad():
-            self.traced.lend()
+            self.traced.update_constants()
         bridge = self.traced.bridge
         return build_quantized_model(
-            self.traced.prepared, replace(self.traced.planned, plan=bridge.plan), bridge.current()
+            self.traced.prepared, replace(self.traced.planned, plan=bridge.plan), bridge.export_float_graph()
         )
 
 
 def _clip_range(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
     """Return the extremes of a tensor as far as its clamp lets them go."""
-    top = traced.limits.get(name, math.inf)
+    top = traced.output_limits.get(name, math.inf)
     return max(low, -top), min(high, top)
 
 
@@ -213,11 +215,11 @@ class QuantizedNet(WrappedModule):
 
     def get_extra_state(self) -> Any:
         """Return scales and running extremes, for `state_dict`."""
-        return get_qat_state(self).saved()
+        return get_qat_state(self).to_state_dict()
 
     def set_extra_state(self, state: Any) -> None:
         """Take over scales and running extremes."""
-        get_qat_state(self).restore(state)
+        get_qat_state(self).load_state_dict(state)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
@@ -226,7 +228,7 @@ class QuantizedNet(WrappedModule):
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         if f"{prefix}{_EXTRA}" in missing:
             missing.remove(f"{prefix}{_EXTRA}")
-            get_qat_state(self).restore({})
+            get_qat_state(self).load_state_dict({})
 
 
 def get_qat_state(net: nn.Module) -> QatState:
@@ -242,13 +244,13 @@ def initialise_net(net: nn.Module, settings: Settings) -> QatState:
     """Make `net` an initialised one, not yet traced."""
     parameters, chosen = NetParameters(net), {}
     for path, module in net.named_modules():
-        widths = get_layer_bits(parameters.chain(path), settings)
+        widths = get_layer_bits(parameters.get_module_chain(path), settings)
         if widths is not None:
             chosen[path] = module, widths
-        get_or_create_annotations(module).inside = True
+        get_or_create_annotations(module).is_initialised = True
     for module, widths in chosen.values():
         marks = get_or_create_annotations(module)
-        marks.chosen, marks.quantized, marks.widths = True, True, widths
+        marks.is_selected, marks.is_quantized, marks.bits = True, True, widths
     layers = {
         path: (repr(widths), repr(get_or_create_annotations(module).clamp)) for path, (module, widths) in chosen.items()
     }

@@ -85,20 +85,20 @@ class Traced:
 
     inputs : the names of the tensors of a call, in order. outputs : those of the results, None in place of what is no
     tensor; form : how to put these together. constants : how the bridge's constants follow from `parameters`.
-    limits : {tensor: largest |value| of a clamped output}. chosen : the modules that are quantized.
+    output_limits : {tensor: largest |value| of a clamped output}. chosen : the modules that are quantized.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str | None, ...]
-    plain: tuple[Any, ...]
-    form: Any
+    non_tensor_outputs: tuple[Any, ...]
+    output_tree: Any
     prepared: PreparedModel
     planned: PlannedModel
     bridge: QatModule
     parameters: NetParameters
     constants: PlannedConstants
-    limits: Mapping[str, float]
-    chosen: Sequence[nn.Module]
+    output_limits: Mapping[str, float]
+    quantized_modules: Sequence[nn.Module]
 
     @property
     def batch_axes(self) -> dict[str, int | None]:
@@ -106,24 +106,24 @@ class Traced:
         return {spec.name: spec.axis for spec in get_input_specs(self.planned.graph)}
 
     @cached_property
-    def sizes(self) -> dict[str, list[int | None]]:
+    def input_sizes(self) -> dict[str, list[int | None]]:
         """The sizes of each input, None for the batch."""
         specs = get_input_specs(self.planned.graph)
         return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
 
     @property
-    def frozen(self) -> dict[str, Tensor]:
+    def frozen_constants(self) -> dict[str, Tensor]:
         """The constants that depend on parameters and do not follow them."""
         held = self.planned.graph.graph.initializers
         return {name: torch.from_numpy(np.array(ir.const_value(held[name]))) for name in self.constants.frozen}
 
-    def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
+    def get_feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
         """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
         call = ModuleCall(net, args, kwargs, self.inputs)
         known = {spec.name for spec in self.bridge.network.inputs}
         found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
         for name, tensor in found.items():
-            sizes = self.sizes[name]
+            sizes = self.input_sizes[name]
             if len(sizes) != tensor.dim() or any(a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)):
                 told = ["N" if size is None else size for size in sizes]
                 raise DataError(
@@ -133,13 +133,16 @@ class Traced:
 
     def result(self, found: Mapping[str, Tensor]) -> Any:
         """Return what the net's own forward returns, with the tensors of `found`."""
-        leaves = [own if name is None else found[name] for name, own in zip(self.outputs, self.plain, strict=True)]
-        return pytree.tree_unflatten(leaves, self.form)
+        leaves = [
+            own if name is None else found[name]
+            for name, own in zip(self.outputs, self.non_tensor_outputs, strict=True)
+        ]
+        return pytree.tree_unflatten(leaves, self.output_tree)
 
-    def lend(self) -> dict[str, Tensor]:
+    def update_constants(self) -> dict[str, Tensor]:
         """Let the bridge compute with the parameters as they are now, and return its constants."""
-        tensors = self.constants.tensors(self.parameters.in_effect(), self.bridge.reads)
-        self.bridge.lend(tensors)
+        tensors = self.constants.tensors(self.parameters.get_effective_tensors(), self.bridge.used_initializers)
+        self.bridge.substitute_initializers(tensors)
         return tensors
 
 
@@ -155,7 +158,7 @@ def export_with_folded_norms(
     held = state_dict(graph)
     unused = tuple(name for name, p in net.named_parameters() if p.requires_grad and name not in held)
     fold_norms(graph, parameters)
-    parameters.computed = ComputedConstants(graph)
+    parameters.computed_constants = ComputedConstants(graph)
     return ExportedNet(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
 
 
@@ -164,9 +167,9 @@ def trace_net(
 ) -> Traced:
     """Trace `net` on the given arguments, which give sizes and the first ranges.
 
-    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen` of the net that the parameters
-    come from; its constants stay. Warns of places where the net's own code decides by its data. Raises ModelError for
-    what cannot be traced, with the module's name, and as `quantize` does.
+    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen_constants` of the net that the
+    parameters come from; its constants stay. Warns of places where the net's own code decides by its data. Raises
+    ModelError for what cannot be traced, with the module's name, and as `quantize` does.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
     made, parameters = export_with_folded_norms(net, args, kwargs, settings.exporter)
@@ -181,7 +184,7 @@ def trace_net(
     names = tuple(next(outputs) if isinstance(leaf, Tensor) else None for leaf in leaves)
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     with torch.no_grad():
-        effective = parameters.in_effect()
+        effective = parameters.get_effective_tensors()
         numbers = {name: _get_planning_array(effective[name]) for name in state_dict(made.graph) if name in effective}
     feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
     data = feeds if settings.calib is None else settings.calib
@@ -190,30 +193,33 @@ def trace_net(
     prepared = prepare_model(with_parameter_values(made.graph, numbers), data, None, conf, hold_out=False)
     constants = ConstantOrigins(prepared.graph, counts, numbers)
     layers = _ChosenLayers(prepared, constants, parameters, made.scopes, settings)
-    prepared = prepared.with_host(layers.floats)
-    own = QuantConfig.of(_make_config(settings, layers.overrides(prepared)))
+    prepared = prepared.with_host_nodes(layers.floats)
+    own = QuantConfig.of(_make_config(settings, layers.get_overrides(prepared)))
     own.check_platform(prepared.target)
     prepared = replace(prepared, conf=own)
     planned = plan_model(prepared, plan)
     for name, tensor in frozen.items():
         ir.set_initializer_value(planned.graph.graph.initializers[name], tensor.numpy())
     bridge = QatModule(planned.graph, planned.plan, prepared.target, feeds, trainable=())
-    planned_constants = constants.planned(planned)
+    planned_constants = constants.for_planned_graph(planned)
     traced = Traced(
         inputs=made.inputs,
         outputs=names,
-        plain=plain,
-        form=form,
+        non_tensor_outputs=plain,
+        output_tree=form,
         prepared=prepared,
         planned=planned,
         bridge=bridge,
         parameters=parameters,
         constants=planned_constants,
-        limits=layers.limits(planned),
-        chosen=layers.chosen,
+        output_limits=layers.get_output_limits(planned),
+        quantized_modules=layers.chosen,
     )
-    others = [*planned_constants.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]
-    _warn_untrained(others, () if decisions.places else made.unused)  # those of the other branch are no news
+    others = [
+        *planned_constants.find_untrained_parameters(bridge.used_initializers),
+        *(f"constants of {name}" for name in constants.untraceable_nodes),
+    ]
+    _warn_untrained(others, () if decisions.locations else made.unused)  # those of the other branch are no news
     return traced
 
 
@@ -256,7 +262,7 @@ def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, 
         "platform": settings.platform,
         "mode": settings.mode,
         "bits": settings.widths.data,
-        "weight_bits": settings.widths.parameter,
+        "weight_bits": settings.widths.parameter_bits,
         "overrides": overrides,
         **({"calibrator": "max"} if settings.calib is None else {}),
     }
@@ -264,9 +270,9 @@ def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, 
 
 def get_layer_bits(modules: Sequence[nn.Module], settings: Settings) -> LayerBits | None:
     """Return the bits of the last of `modules`, which contain each other; None where it is not quantized."""
-    if not all(get_annotations(m).quantize for m in modules):
+    if not all(get_annotations(m).allows_quantization for m in modules):
         return None
-    own = [w for m in modules if (w := get_annotations(m).widths) is not None]
+    own = [w for m in modules if (w := get_annotations(m).bits) is not None]
     if own:
         return own[-1]
     return settings.widths if any(isinstance(m, settings.kinds) for m in modules) else None
@@ -290,25 +296,32 @@ class _ChosenLayers:
         self._scopes = scopes
         refused: set[str] = set()
         while True:
-            self.floats, self._integer = self._divided(prepared, refused)
-            more = prepared.with_host(self.floats).parts.floats.keys() - self.floats.keys() - refused
+            self.floats, self._integer = self._partition_nodes(prepared, refused)
+            more = prepared.with_host_nodes(self.floats).parts.floats.keys() - self.floats.keys() - refused
             if not more:
                 break
             refused |= more
-        self.chosen = [m for node in self._integer for m in self._modules(node)[-1:] if constants.holds_any(node)]
+        self.chosen = [
+            m
+            for node in self._integer
+            for m in self._get_module_chain(node)[-1:]
+            if constants.depends_on_parameters(node)
+        ]
 
-    def _modules(self, node: ir.Node) -> list[nn.Module]:
+    def _get_module_chain(self, node: ir.Node) -> list[nn.Module]:
         """Return the modules from the net itself to the one that a node belongs to: its parameters', or its trace's."""
-        names = self._constants.parameters_of(node)
-        chains = self._parameters.owners(sorted(names)) or [
-            self._parameters.chain(self._scopes.get(ir.origin_name(node), ""))
+        names = self._constants.get_parameter_names(node)
+        chains = self._parameters.get_owner_chains(sorted(names)) or [
+            self._parameters.get_module_chain(self._scopes.get(ir.origin_name(node), ""))
         ]
         return chains[0]
 
     def _widths(self, modules: Sequence[nn.Module]) -> LayerBits | None:
         return get_layer_bits(modules, self._settings)
 
-    def _divided(self, prepared: PreparedModel, refused: Collection[str]) -> tuple[dict[str, str], list[ir.Node]]:
+    def _partition_nodes(
+        self, prepared: PreparedModel, refused: Collection[str]
+    ) -> tuple[dict[str, str], list[ir.Node]]:
         """Return the nodes that stay in float, with the reason, and those that become integer; `refused` cannot."""
         integers: set[str] = set()
         floats: dict[str, str] = {}
@@ -317,14 +330,14 @@ class _ChosenLayers:
             op, _ = find_lowering_rule(node, prepared.target)
             if op is None or str(node.name) in refused:
                 continue
-            modules = self._modules(node)
+            modules = self._get_module_chain(node)
             reads = {ir.input_name(node, index) for index in op.data(node)}
-            if self._constants.holds_any(node):
-                kind = get_annotations(modules[-1]).original.__name__
+            if self._constants.depends_on_parameters(node):
+                kind = get_annotations(modules[-1]).original_class.__name__
                 why = "" if self._widths(modules) else f"its module, a {kind}, is not quantized"
-            elif self._settings.widths.out is None:
+            elif self._settings.widths.out_bits is None:
                 why = "the outputs of layers are float32 (out_bits=None)"
-            elif not all(get_annotations(m).quantize for m in modules):
+            elif not all(get_annotations(m).allows_quantization for m in modules):
                 why = "its module is not quantized"
             else:
                 why = "" if reads <= integers else "it reads what stays in float"
@@ -333,36 +346,39 @@ class _ChosenLayers:
             else:
                 inside.append(node)
                 integers |= reads  # a layer has them quantized
-                integers.update(str(node.outputs[index].name) for index in op.results(node))
+                integers.update(str(node.outputs[index].name) for index in op.quantized_outputs(node))
         return floats, inside
 
-    def overrides(self, prepared: PreparedModel) -> dict[str, dict[str, Any]]:
+    def get_overrides(self, prepared: PreparedModel) -> dict[str, dict[str, Any]]:
         """Return the settings of tensors whose bits are others than the net's, by name."""
         target, found = prepared.target, dict[str, dict[str, Any]]()
         usual = self._settings.widths
-        for node, op in prepared.parts.nodes:
-            if not self._constants.holds_any(node) or (widths := self._widths(self._modules(node))) is None:
+        for node, op in prepared.parts.integer_nodes:
+            if (
+                not self._constants.depends_on_parameters(node)
+                or (widths := self._widths(self._get_module_chain(node))) is None
+            ):
                 continue
             result = found.setdefault(ir.output_name(node), {})
-            if widths.parameter != usual.parameter:
-                result["weight_bits"] = widths.parameter
+            if widths.parameter_bits != usual.parameter_bits:
+                result["weight_bits"] = widths.parameter_bits
             if widths.data != usual.data:
                 for index in op.data(node):
                     found.setdefault(ir.input_name(node, index), {})["bits"] = widths.data
-            read = any(id(use.node) in prepared.parts.inside for use in node.outputs[0].uses())
-            if widths.out is None:
-                result.update({"out_bits": "float"} if op.wide and not read else {})
-            elif widths.out != usual.data:
-                result["bits" if widths.out in target.bits else "out_bits"] = widths.out
+            read = any(id(use.node) in prepared.parts.integer_node_ids for use in node.outputs[0].uses())
+            if widths.out_bits is None:
+                result.update({"out_bits": "float"} if op.allows_wide_output and not read else {})
+            elif widths.out_bits != usual.data:
+                result["bits" if widths.out_bits in target.bits else "out_bits"] = widths.out_bits
         return {name: settings for name, settings in found.items() if settings}
 
-    def limits(self, planned: PlannedModel) -> dict[str, float]:
+    def get_output_limits(self, planned: PlannedModel) -> dict[str, float]:
         """Return the largest |values| of clamped outputs by tensor: of channels with factors, the largest one's."""
         found = {}
         for node in self._integer:
-            modules = self._modules(node)
+            modules = self._get_module_chain(node)
             clamp = get_annotations(modules[-1]).clamp
-            if clamp is None or clamp.output is None or not self._constants.holds_any(node):
+            if clamp is None or clamp.output is None or not self._constants.depends_on_parameters(node):
                 continue
             name = ir.output_name(node)
             transform = planned.plan.transforms.get(name)

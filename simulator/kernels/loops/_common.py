@@ -28,19 +28,19 @@ __all__ = [
 
 
 class ClampableKernel(Kernel):
-    """A kernel that ends in a saturation, whose field `clip` = (low, high) can take over a Relu or Clip behind it."""
+    """A kernel that ends in a saturation; its `clip_bounds` (low, high) can absorb a following Relu or Clip."""
 
-    clip: tuple[int, int] | None
+    clip_bounds: tuple[int, int] | None
 
-    def absorb(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel) -> Kernel | None:
         """Narrow the saturation to the bounds of a Relu or Clip."""
-        bounds = consumer.bounds
+        bounds = consumer.clamp_bounds
         if bounds is None:
             return None
-        low, high = self.clip or bounds
+        low, high = self.clip_bounds or bounds
         narrowed = tuple(min(max(value, bounds[0]), bounds[1]) for value in (low, high))
         fused: Any = self  # a dataclass, by the rule of this package
-        return replace(fused, clip=narrowed)
+        return replace(fused, clip_bounds=narrowed)
 
 
 def require_signed_integer(spec: TensorSpec, what: str) -> None:
@@ -83,8 +83,9 @@ def to_channel_last_image(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """A two-dimensional window sliding over a padded image; `axes` of them are real, the first may be a filled-in one.
+    """A two-dimensional window sliding over a padded image.
 
+    `spatial_rank` of them are real, the first may be a filled-in one.
     kernel, strides, dilations: (vertical, horizontal); pads: top, left, bottom, right.
     """
 
@@ -93,14 +94,17 @@ class SlidingWindow:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
     group: int = 1
-    axes: int = 2
+    spatial_rank: int = 2
 
-    def out_size(self, space: Sequence[int], ceil_mode: bool = False) -> tuple[int, ...]:
+    def output_size(self, space: Sequence[int], ceil_mode: bool = False) -> tuple[int, ...]:
         """Return the number of windows along each axis of `space`.
 
         With `ceil_mode` a last window may hang over the end of the padded image, but must not start behind the image.
         """
-        require(len(space) == self.axes, f"a window over {self.axes} axes does not fit a space of {list(space)}")
+        require(
+            len(space) == self.spatial_rank,
+            f"a window over {self.spatial_rank} axes does not fit a space of {list(space)}",
+        )
         counts = []
         for axis, size in enumerate(image_size(space)):
             begin, end, stride = self.pads[axis], self.pads[axis + 2], self.strides[axis]
@@ -110,7 +114,7 @@ class SlidingWindow:
                 count -= 1
             require(count > 0, f"a window of {list(self.kernel)} does not fit a space of {list(space)}")
             counts.append(count)
-        return tuple(counts[2 - self.axes :])
+        return tuple(counts[2 - self.spatial_rank :])
 
 
 def make_window(

@@ -70,13 +70,13 @@ class WindowGeometry(NamedTuple):
     block_bytes: int  # from one block's inputs to the next
     group_bytes: int  # from one group's inputs to the next
     stride: int  # vertical
-    reach: int  # rows that a window covers
+    window_rows: int  # rows that a window covers
     top: int
     left: int
     columns: int  # of the padded image
     band: int  # rows of the output that are done at a time
     taps: int
-    zero: int  # what a zero becomes
+    padding_value: int  # what a zero becomes
 
 
 class InterleavePlan(NamedTuple):
@@ -84,7 +84,7 @@ class InterleavePlan(NamedTuple):
 
     code: int  # address of `_register_tile.write_interleave_ir`
     dwords: int  # for each pixel
-    each: int  # numbers in a dword
+    numbers_per_dword: int  # numbers in a dword
     kernel: int  # elements of a kernel row
     dilation: int
     columns: int  # windows of a line, were the stride 1
@@ -133,11 +133,11 @@ def pack_convolution(
     outputs, channels, kh, kw = weight.shape
     group = window.group
     deep = 1 < group == channels * group == outputs  # a single channel is a row of numbers, see below
-    operands = row.bytes if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
+    operands = row.int8_operands if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
     kind, zero = _OPERAND_TYPES[operands]
     size, per = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
     rows, width = image_size(x.shape[2:])
-    out_rows, out_columns = image_size(window.out_size(x.shape[2:]))
+    out_rows, out_columns = image_size(window.output_size(x.shape[2:]))
     top, left, bottom, right = window.pads
     columns, flat = width + left + right, (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
     if flat and not deep:  # any number of rows, whatever `x` says
@@ -290,25 +290,25 @@ def _copy_xor(x: Array, flip: int, out: Array) -> None:
 def _copy_padded_rows(x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array) -> None:
     """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
     _, height, width, channels = x.shape
-    flip = -128 if g.zero else 0
+    flip = -128 if g.padding_value else 0
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
     if g.columns == width:  # what lies between the rows above and below is one stretch of memory
         begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
-        fill_flat(padded[: begin * size], g.zero)
+        fill_flat(padded[: begin * size], g.padding_value)
         at = base + (first + begin - g.top) * size
         _copy_xor(flat[at : at + (end - begin) * size], flip, padded[begin * size : end * size])
-        fill_flat(padded[end * size : rows * size], g.zero)
+        fill_flat(padded[end * size : rows * size], g.padding_value)
         return
     line, left = g.columns * channels, g.left * channels
     for r in range(rows):
         y = first + r - g.top
         target = padded[r * line : (r + 1) * line]
         if 0 <= y < height:
-            fill_flat(target[:left], g.zero)
+            fill_flat(target[:left], g.padding_value)
             _copy_xor(flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size])
-            fill_flat(target[left + size :], g.zero)
+            fill_flat(target[left + size :], g.padding_value)
         else:
-            fill_flat(target, g.zero)
+            fill_flat(target, g.padding_value)
 
 
 @jit
@@ -329,7 +329,10 @@ def _interleave_rows(
         else:
             fill_flat(middle, 0)
         for j in range(s.dwords):
-            at, left = s.each * j, s.kernel - 1 - s.each * j  # neighbours beyond the kernel meet zero weights
+            at, left = (
+                s.numbers_per_dword * j,
+                s.kernel - 1 - s.numbers_per_dword * j,
+            )  # neighbours beyond the kernel meet zero weights
             start = source + at * step
             call_code(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
             place += 4 * length
@@ -357,7 +360,7 @@ def convolve(
     for n in range(samples):
         for first in range(0, out_rows, g.band):
             rows = min(g.band, out_rows - first)
-            held = (rows - 1) * g.stride + g.reach
+            held = (rows - 1) * g.stride + g.window_rows
             if spread is None:
                 _copy_padded_rows(x, n, first * g.stride, held, g, padded)
             else:

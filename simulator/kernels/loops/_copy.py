@@ -157,6 +157,6 @@ def make_broadcast_arguments(
     if any(shape is None for shape in found):
         return None
     size = math.prod(out.shape[1:])
-    scratch = (Scratch(size, spec.dtype, each=True) for spec in specs)
+    scratch = (Scratch(size, spec.dtype, per_row=True) for spec in specs)
     first, second, target = found
     return InputRef(0, first), InputRef(1, second), *scratch, OutputRef(0, target)

@@ -108,7 +108,7 @@ def choose_tile_size(row: InstructionSet, outputs: int, pixels: int) -> tuple[in
 def write_tile_ir(row: InstructionSet, shape: TileShape) -> str:
     """Return the LLVM module with the function `FUNCTION_NAME` for one shape."""
     writer = TileIrWriter(row, ARGUMENTS, shape)
-    writer.write()
+    writer.emit_function()
     return str(writer.module)
 
 
@@ -124,10 +124,10 @@ def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
     and written.
     """
     writer = TileIrWriter(row, INTERLEAVE_ARGUMENTS)
-    b, a, lanes = writer.b, writer.a, row.lanes
+    b, a, lanes = writer.b, writer.arguments, row.lanes
     narrow = ir.VectorType(ir.IntType(bits), lanes)
     with writer.loop(a["count"], lanes) as index:
-        start = writer.at(a["source"], index, bits // 8)
+        start = writer.element_address(a["source"], index, bits // 8)
         places = [start, *(b.add(start, a[name]) for name in INTERLEAVE_ARGUMENTS[3:])][
             : 2 if operands == "pairs" else 4
         ]
@@ -143,14 +143,14 @@ def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
             total = value if total is None else b.or_(total, value)
         if operands == "quads":
             total = b.xor(total, writer.splat(ir.Constant(DWORD, 0x80808080)))
-        place = b.inttoptr(writer.at(a["out"], index, 4), writer.vector.as_pointer())
+        place = b.inttoptr(writer.element_address(a["out"], index, 4), writer.vector.as_pointer())
         b.store(total, place).align = 1
     b.ret_void()
     return str(writer.module)
 
 
 class TileIrWriter:
-    """Writes the function `FUNCTION_NAME` of a module; `a` holds its arguments by name, 64-bit integers."""
+    """Writes the function `FUNCTION_NAME` of a module; `arguments` holds its arguments by name, 64-bit integers."""
 
     def __init__(self, row: InstructionSet, names: Sequence[str], shape: TileShape | None = None) -> None:
         self.target, self.module = row, ir.Module(FUNCTION_NAME)
@@ -159,49 +159,51 @@ class TileIrWriter:
         for argument, name in zip(function.args, names, strict=True):
             argument.name = name
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.a = dict(zip(names, function.args, strict=True))
+        self.arguments = dict(zip(names, function.args, strict=True))
         self.vector = ir.VectorType(DWORD, row.lanes)
 
-    def write(self) -> None:
+    def emit_function(self) -> None:
         """Walk over the pixels, P at a time."""
         pixels, vectors = self.shape.pixels, self.shape.vectors
         sums = [[self.b.alloca(self.vector) for _ in range(vectors)] for _ in range(pixels)]
-        with self.loop(self.a["pixels"], pixels) as first:
-            offsets = self.at(self.a["table"], first, 4)
+        with self.loop(self.arguments["pixels"], pixels) as first:
+            offsets = self.element_address(self.arguments["table"], first, 4)
             starts = [
-                self.b.add(self.a["source"], self.b.sext(self.load(self.plus(offsets, 4 * p), DWORD), INDEX))
+                self.b.add(
+                    self.arguments["source"], self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
+                )
                 for p in range(pixels)
             ]
             for v in range(vectors):
-                bias = self.load(self.plus(self.a["bias"], 4 * self.target.lanes * v), self.vector)
+                bias = self.load(self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v), self.vector)
                 for p in range(pixels):
                     self.b.store(bias, sums[p][v])
-            self._products(starts, sums)
-            self._finish(first, sums)
+            self._emit_products(starts, sums)
+            self._emit_stores(first, sums)
         self.b.ret_void()
 
-    def _products(self, starts: list[Any], sums: list[list[Any]]) -> None:
+    def _emit_products(self, starts: list[Any], sums: list[list[Any]]) -> None:
         """Add the products of all taps."""
         size = 4 * self.target.lanes
-        with self.loop(self.a["length"], 1) as tap:
-            at = self.b.sext(self.load(self.at(self.a["taps"], tap, 4), DWORD), INDEX)
-            weight = self.at(self.a["weight"], tap, size * len(sums[0]))
-            weights = [self.load(self.plus(weight, size * v), self.vector) for v in range(len(sums[0]))]
+        with self.loop(self.arguments["length"], 1) as tap:
+            at = self.b.sext(self.load(self.element_address(self.arguments["taps"], tap, 4), DWORD), INDEX)
+            weight = self.element_address(self.arguments["weight"], tap, size * len(sums[0]))
+            weights = [self.load(self.add_offset(weight, size * v), self.vector) for v in range(len(sums[0]))]
             for start, totals in zip(starts, sums, strict=True):
                 place = self.b.add(start, at)
                 same = None if self.shape.own else self.splat(self.load(place, DWORD))
                 for v, total in enumerate(totals):
-                    x = self.load(self.plus(place, size * v), self.vector) if same is None else same
-                    self.b.store(self._dot(self.b.load(total), x, weights[v]), total)
+                    x = self.load(self.add_offset(place, size * v), self.vector) if same is None else same
+                    self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
-    def _dot(self, total: Any, x: Any, w: Any) -> Any:
+    def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
         """Add the products of the dwords of x and w to `total`, with the row's instruction if it has one."""
-        name, lanes = self.target.dots.get(self.shape.operands), self.target.lanes
+        name, lanes = self.target.dot_intrinsics.get(self.shape.operands), self.target.lanes
         if self.shape.operands == "pairs":
             words = ir.VectorType(_WORD, 2 * lanes)
-            if self.target.halves:
-                low = self.b.mul(*(self._half(v, left=True) for v in (x, w)))
-                return self.b.add(self.b.add(total, low), self.b.mul(*(self._half(v) for v in (x, w))))
+            if self.target.splits_word_products:
+                low = self.b.mul(*(self._extract_words(v, left=True) for v in (x, w)))
+                return self.b.add(self.b.add(total, low), self.b.mul(*(self._extract_words(v) for v in (x, w))))
             if name is None:  # LLVM knows x86's oldest form of the instruction by this
                 wide = ir.VectorType(DWORD, 2 * lanes)
                 product = self.b.mul(*(self.b.sext(self.b.bitcast(v, words), wide) for v in (x, w)))
@@ -212,22 +214,22 @@ class TileIrWriter:
                     for half in range(2)
                 )
                 return self.b.add(total, self.b.add(even, odd))
-            pairs = self._intrinsic(name, self.vector, [words, words])
+            pairs = self._declare_intrinsic(name, self.vector, [words, words])
             return self.b.add(total, self.b.call(pairs, [self.b.bitcast(v, words) for v in (x, w)]))
         assert name is not None
         operand = ir.VectorType(_BYTE, 4 * lanes) if self.shape.operands == "signed" else self.vector
-        dot = self._intrinsic(name, self.vector, [self.vector, operand, operand])
+        dot = self._declare_intrinsic(name, self.vector, [self.vector, operand, operand])
         return self.b.call(dot, [total, *(self.b.bitcast(v, operand) for v in (x, w))])
 
-    def _half(self, x: Any, left: bool = False) -> Any:
+    def _extract_words(self, x: Any, left: bool = False) -> Any:
         """Return the upper, or the lower, word of every dword, with its sign."""
         sixteen = self.splat(ir.Constant(DWORD, 16))
         return self.b.ashr(self.b.shl(x, sixteen) if left else x, sixteen)
 
-    def _finish(self, first: Any, sums: list[list[Any]]) -> None:
+    def _emit_stores(self, first: Any, sums: list[list[Any]]) -> None:
         """Rescale and store the pixels that exist, lanes beyond `count` left out."""
         lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
-        constants = self._constants()
+        constants = self._splat_form()
         narrow = ir.VectorType(kind, lanes)
         store = ir.FunctionType(
             ir.VoidType(), [narrow, narrow.as_pointer(), DWORD, ir.VectorType(ir.IntType(1), lanes)]
@@ -235,22 +237,24 @@ class TileIrWriter:
         masked = f"llvm.masked.store.v{lanes}i{self.shape.bits}.p0"
         for p, row in enumerate(sums):
             pixel = self.b.add(first, ir.Constant(INDEX, p))
-            with self.b.if_then(self.b.icmp_signed("<", pixel, self.a["pixels"]), likely=True):
-                out = self.at(self.a["out"], self.b.mul(pixel, self.a["step"]), self.shape.bits // 8)
+            with self.b.if_then(self.b.icmp_signed("<", pixel, self.arguments["pixels"]), likely=True):
+                out = self.element_address(
+                    self.arguments["out"], self.b.mul(pixel, self.arguments["step"]), self.shape.bits // 8
+                )
                 for v, total in enumerate(row):
-                    value = self._rescaled(self.b.load(total), constants)
-                    place = self.b.inttoptr(self.plus(out, lanes * v * self.shape.bits // 8), narrow.as_pointer())
-                    left = self.b.sub(self.a["count"], ir.Constant(INDEX, lanes * v))
+                    value = self._emit_rescale(self.b.load(total), constants)
+                    place = self.b.inttoptr(self.add_offset(out, lanes * v * self.shape.bits // 8), narrow.as_pointer())
+                    left = self.b.sub(self.arguments["count"], ir.Constant(INDEX, lanes * v))
                     with self.b.if_else(self.b.icmp_signed(">=", left, ir.Constant(INDEX, lanes))) as (whole, part):
                         with whole:
                             self.b.store(value, place).align = 1
                         with part:
                             numbers = ir.Constant(self.vector, list(range(lanes)))
                             mask = self.b.icmp_signed("<", numbers, self.splat(self.b.trunc(left, DWORD)))
-                            call = self._intrinsic(masked, ir.VoidType(), list(store.args))
+                            call = self._declare_intrinsic(masked, ir.VoidType(), list(store.args))
                             self.b.call(call, [value, place, ir.Constant(DWORD, 1), mask])
 
-    def _constants(self) -> dict[str, Any]:
+    def _splat_form(self) -> dict[str, Any]:
         """Return the numbers of the form in every lane."""
         if self.shape.form == "sums":
             return {}
@@ -261,11 +265,11 @@ class TileIrWriter:
         found = {}
         for name in names:
             narrow = DWORD if name in ("limit", "multiplier") else kind
-            value = self.splat(self.a[name] if narrow is INDEX else self.b.trunc(self.a[name], narrow))
+            value = self.splat(self.arguments[name] if narrow is INDEX else self.b.trunc(self.arguments[name], narrow))
             found[name] = value
         return found
 
-    def _rescaled(self, total: Any, c: dict[str, Any]) -> Any:
+    def _emit_rescale(self, total: Any, c: dict[str, Any]) -> Any:
         """Return a vector of sums in the form, as outputs."""
         kind = ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes)
         if self.shape.form == "sums":
@@ -273,12 +277,12 @@ class TileIrWriter:
         if self.shape.form == "scale":
             wide = ir.VectorType(INDEX, self.target.lanes)
             zero = ir.Constant(self.vector, [0] * self.target.lanes)
-            total = self.clamped(total, self.b.sub(zero, c["limit"]), c["limit"])
+            total = self.clamp(total, self.b.sub(zero, c["limit"]), c["limit"])
             total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
-        total = self.clamped(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
+        total = self.clamp(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
         return total if self.shape.bits == 32 and self.shape.form == "shift" else self.b.trunc(total, kind)
 
-    def clamped(self, value: Any, low: Any, high: Any) -> Any:
+    def clamp(self, value: Any, low: Any, high: Any) -> Any:
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)
         return self.b.select(self.b.icmp_signed("<", value, high), value, high)
 
@@ -300,15 +304,15 @@ class TileIrWriter:
         b.branch(head)
         b.position_at_end(done)
 
-    def _intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
+    def _declare_intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
         if name in self.module.globals:
             return self.module.globals[name]
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
-    def plus(self, address: Any, offset: int) -> Any:
+    def add_offset(self, address: Any, offset: int) -> Any:
         return self.b.add(address, ir.Constant(INDEX, offset)) if offset else address
 
-    def at(self, address: Any, index: Any, size: int) -> Any:
+    def element_address(self, address: Any, index: Any, size: int) -> Any:
         return self.b.add(address, self.b.mul(index, ir.Constant(INDEX, size)))
 
     def load(self, address: Any, kind: Any) -> Any:

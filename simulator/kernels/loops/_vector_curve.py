@@ -87,7 +87,7 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
         if not (np.array_equal(table.up, table.down) and widest < 1 << 16):
             return None
     half = 1 << (total - 1) if shift else 0
-    last = [curve.least, int(table.positive[0] + table.negative[0]), int(table.up[0]), half, total]
+    last = [curve.min_input, int(table.positive[0] + table.negative[0]), int(table.up[0]), half, total]
     pieces = (table.borders, table.slopes, table.positive, table.down, table.negative)
     return np.concatenate([*pieces, last]).astype(np.int64)
 
@@ -134,10 +134,10 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
     mirrors_bias : whether `turn` gives the biases for x < 0.
     """
     writer = _register_tile.TileIrWriter(row, ARGUMENTS)
-    b, a, lanes = writer.b, writer.a, row.lanes
+    b, a, lanes = writer.b, writer.arguments, row.lanes
 
     def number(place: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        value = writer.load(writer.plus(a["table"], 8 * place), _register_tile.INDEX)
+        value = writer.load(writer.add_offset(a["table"], 8 * place), _register_tile.INDEX)
         return writer.splat(value if kind is _register_tile.INDEX else b.trunc(value, kind))
 
     def all_lanes(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
@@ -153,8 +153,8 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
-            x = writer.load(writer.at(source, index, 4), writer.vector)
-            x = writer.clamped(x, least, all_lanes((1 << 31) - 1 if wide else 1 << 15))
+            x = writer.load(writer.element_address(source, index, 4), writer.vector)
+            x = writer.clamp(x, least, all_lanes((1 << 31) - 1 if wide else 1 << 15))
             negative = b.icmp_signed("<", x, zero)
             size = b.select(negative, x, b.sub(zero, x))
             found = [kind[0] for kind in kinds]
@@ -174,6 +174,6 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
             y = b.trunc(y, writer.vector) if wide else y
             if after:  # rounded without leaving 32 bits
                 y = b.ashr(b.add(b.ashr(y, all_lanes(after - 1)), all_lanes(1)), all_lanes(1))
-            b.store(y, b.inttoptr(writer.at(target, index, 4), writer.vector.as_pointer())).align = 1
+            b.store(y, b.inttoptr(writer.element_address(target, index, 4), writer.vector.as_pointer())).align = 1
     b.ret_void()
     return str(writer.module)

@@ -209,11 +209,11 @@ class CompiledRecurrentKernel(RecurrentKernel):
     """A layer whose steps are one compiled loop."""
 
     @property
-    def packed(self) -> bool:
+    def packs_cells(self) -> bool:
         """Whether cells go out as int16, see `run_sequence`."""
         return False
 
-    def cell(self) -> Any:
+    def make_cell(self) -> Any:
         """Return the arithmetic of a step.
 
         A named tuple with its constants, and memory for `_SAMPLES_PER_GROUP` samples.
@@ -242,10 +242,10 @@ class CompiledRecurrentKernel(RecurrentKernel):
             make_sample_scratch(1, np.int64),
             Scratch(_ROWS_PER_PRODUCT * len(self.bias_x), np.int32),
         )
-        weights, time_first = self.input_sums(x.dtype).arguments(), self.time_axis == 0
-        cell, taken = self.cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
+        weights, time_first = self.make_input_sums(x.dtype).arguments(), self.time_axis == 0
+        cell, taken = self.make_cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
         step = NestedLoop(NativeLoop(cell.rule(), (cell, memory)))
-        begins, ends = begin.values(), (bool(self.forward), self.packed, memory, *outs)
+        begins, ends = begin.values(), (bool(self.is_forward), self.packs_cells, memory, *outs)
         return NativeLoop(run_sequence, (InputRef(0), time_first, weights, step, units, taken, *begins, *ends))
 
 

@@ -100,14 +100,14 @@ class ExecutorGru(CompiledRecurrentKernel):
     """
 
     table: str = "venus"
-    joined: bool = True
+    uses_state_sums: bool = True
 
     gates: ClassVar[int] = 3
 
-    def cell(self) -> _ExecutorCell:
+    def make_cell(self) -> _ExecutorCell:
         """Return the step with tables of 8 bits."""
         sigmoid, tanh = (make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh"))
-        weights, out, units = self.hidden_sums().arguments(), self.rescale_o.within(1 << 16), self.units
+        weights, out, units = self.make_hidden_sums().arguments(), self.rescale_o.compile_for_bound(1 << 16), self.units
         memory = (
             make_line_scratch(3 * units, 0),
             make_line_scratch(2 * units),
@@ -115,7 +115,7 @@ class ExecutorGru(CompiledRecurrentKernel):
             make_line_scratch(units),
             make_line_scratch(units),
         )
-        return _ExecutorCell(weights, sigmoid, tanh, out, self.joined, *memory)
+        return _ExecutorCell(weights, sigmoid, tanh, out, self.uses_state_sums, *memory)
 
 
 @jit
@@ -195,7 +195,7 @@ class Gru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def cell(self) -> _DefinedCell:
+    def make_cell(self) -> _DefinedCell:
         """Return the step with the weights of n apart: they may read another state than those of r and z."""
         sigmoid, tanh = (
             make_curve(load_piecewise("sigmoid", self.table), self.gate_bits),
@@ -211,7 +211,7 @@ class Gru(CompiledRecurrentKernel):
             inner.arguments(),
             sigmoid,
             tanh,
-            self.rescale_o.within(1 << 31),
+            self.rescale_o.compile_for_bound(1 << 31),
             self.gate_bits - 1,
             self.reset_after,
             bits,
@@ -225,6 +225,6 @@ class Gru(CompiledRecurrentKernel):
         )
 
     @classmethod
-    def output(cls, scale: float, bits: int) -> Rescale:
+    def make_output_rescale(cls, scale: float, bits: int) -> Rescale:
         """Return the rescaling of n to a state at `scale` counts per unit."""
         return Rescale.from_ratio(scale * 2.0**-31, bits)

@@ -151,7 +151,7 @@ class RecurrentKernel(Kernel):
     rescale_x: Rescale | ChainedRescale
     rescale_h: Rescale | ChainedRescale
     rescale_o: Rescale
-    forward: bool = True
+    is_forward: bool = True
     time_axis: int = 1
     kept: tuple[int, ...] = (0, 1)
     given: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class RecurrentKernel(Kernel):
         )
         require(self.time_axis in (0, 1), f"time is axis 0 or 1, not {self.time_axis}")
         for name, array in self.fixed.items():
-            self._check_given(name, TensorSpec(array.shape, array.dtype), 1)
+            self._check_state(name, TensorSpec(array.shape, array.dtype), 1)
 
     @property
     def units(self) -> int:
@@ -177,11 +177,11 @@ class RecurrentKernel(Kernel):
         return int(self.weight_h.shape[-1])
 
     @property
-    def per_sample(self) -> bool:
+    def is_per_sample(self) -> bool:
         """Whether axis 0 counts the samples; otherwise it is the time."""
         return self.time_axis == 1
 
-    def last(self, samples: int) -> list[TensorSpec]:
+    def final_state_specs(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the outputs behind the sequence, as [samples, 1, H] whatever the time axis."""
         return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
@@ -192,16 +192,16 @@ class RecurrentKernel(Kernel):
         require(fits, f"a recurrent layer of {self.weight_x.shape[1]} inputs does not take {x}")
         require(len(more) == len(self.given), f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs")
         for name, spec in zip(self.given, more, strict=True):
-            self._check_given(name, spec, x.shape[1 - self.time_axis])
+            self._check_state(name, spec, x.shape[1 - self.time_axis])
         y = TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype)
         found = [y]
-        for spec in self.last(x.shape[1 - self.time_axis]):
+        for spec in self.final_state_specs(x.shape[1 - self.time_axis]):
             samples, one, units = spec.shape
             found.append(spec if self.time_axis else TensorSpec((one, samples, units), spec.dtype))
         return tuple(found[i] for i in self.kept)
 
-    def _check_given(self, name: str, spec: TensorSpec, samples: int) -> None:
-        states = dict(zip(("h", "c"), self.last(samples), strict=False))
+    def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
+        states = dict(zip(("h", "c"), self.final_state_specs(samples), strict=False))
         if name == "lengths":
             fits, want = spec.dtype.kind == "i" and spec.shape == (samples,), f"integers [{samples}]"
         else:
@@ -214,9 +214,9 @@ class RecurrentKernel(Kernel):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Turn the weights and bound the sums."""
         x = specs[0]
-        into = NativeLoop(_compute_gate_sums, (InputRef(0), self.input_sums(x.dtype).arguments(), OutputRef(0)))
-        step = self.stepper()
-        shapes = [TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
+        into = NativeLoop(_compute_gate_sums, (InputRef(0), self.make_input_sums(x.dtype).arguments(), OutputRef(0)))
+        step = self.make_step_function()
+        shapes = [TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.final_state_specs(1)]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
@@ -224,7 +224,7 @@ class RecurrentKernel(Kernel):
             sums = np.empty((samples * times, len(self.bias_x)), np.int32)
             into([given.reshape(-1, inputs)], [sums])
             y = np.empty((samples, times, self.units), shapes[0].dtype)
-            h, c, lengths = self._beginning(ins[1:], samples, times)
+            h, c, lengths = self._initial_states(ins[1:], samples, times)
             for sample, length in zip(y, lengths, strict=True):
                 sample[length:] = 0
             ends = step(sums.reshape(samples, times, -1), lengths, y, h, c)
@@ -234,7 +234,7 @@ class RecurrentKernel(Kernel):
 
         return run
 
-    def _beginning(
+    def _initial_states(
         self, more: Sequence[np.ndarray], samples: int, times: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return states [N, H] of y's type, cells [N, H] int64 and lengths [N] int64, from 0 to T, to begin with."""
@@ -248,23 +248,23 @@ class RecurrentKernel(Kernel):
             lengths[:] = np.clip(found["lengths"], 0, times)
         return h, c, lengths
 
-    def stepper(self) -> Any:
+    def make_step_function(self) -> Any:
         """Return a function of (sums [N, T, G*H], lengths [N], y to fill, h [N, H] and c [N, H] to go on from).
 
         It leaves the last states in h and c, and returns those that are outputs, each [N, 1, ...].
         """
         raise NotImplementedError
 
-    def input_sums(self, kind: np.dtype) -> GateSums:
+    def make_input_sums(self, kind: np.dtype) -> GateSums:
         """Return the gate sums of inputs of a type."""
         return GateSums(self.weight_x, self.bias_x, kind, max_magnitude(kind), self.rescale_x)
 
-    def hidden_sums(self) -> GateSums:
+    def make_hidden_sums(self) -> GateSums:
         """Return the states' gate sums."""
         kind = self.rescale_o.dtype
         return GateSums(self.weight_h, self.bias_h, kind, max_magnitude(kind), self.rescale_h)
 
-    def hidden(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
+    def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
         return prepare_gate_weights(self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h)
 
@@ -276,4 +276,4 @@ def prepare_gate_weights(
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
     bound = int(wide.max(initial=0))
     kind = np.int32 if bound < 1 << 31 else np.int64
-    return np.ascontiguousarray(weight.T), bias.astype(kind), rescale.within(bound)
+    return np.ascontiguousarray(weight.T), bias.astype(kind), rescale.compile_for_bound(bound)

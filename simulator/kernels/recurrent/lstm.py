@@ -162,22 +162,22 @@ class Lstm(CompiledRecurrentKernel):
     gates: ClassVar[int] = 4
 
     #: Fractional bits: gate sums, o * tanh(c).
-    formats: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "wide": (27, 30), "q11": (11, 14)}
+    fraction_bits: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "wide": (27, 30), "q11": (11, 14)}
 
-    def last(self, samples: int) -> list[TensorSpec]:
+    def final_state_specs(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the last state and of the last cell."""
-        return [*super().last(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
+        return [*super().final_state_specs(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
 
     @property
-    def packed(self) -> bool:
+    def packs_cells(self) -> bool:
         """Whether the cell has 16 bits."""
         return self.arithmetic == "q11"
 
-    def cell(self) -> _Q27Cell | _Q11Cell:
+    def make_cell(self) -> _Q27Cell | _Q11Cell:
         """Return the step of `arithmetic` with its tables and weights."""
-        kind, bits, after = (_Q11Cell, 8, 0) if self.packed else (_Q27Cell, 32, 16)
+        kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
         sigmoid, tanh = (make_curve(load_piecewise(name, self.table), bits, after) for name in ("sigmoid", "tanh"))
-        weights, out, units = self.hidden_sums().arguments(), self.rescale_o.within(1 << 31), self.units
+        weights, out, units = self.make_hidden_sums().arguments(), self.rescale_o.compile_for_bound(1 << 31), self.units
         memory = (
             make_line_scratch(4 * units, 0),
             make_line_scratch(4 * units),
@@ -188,6 +188,6 @@ class Lstm(CompiledRecurrentKernel):
         return kind(weights, sigmoid, tanh, out, self.arithmetic == "wide", *memory)
 
     @classmethod
-    def output(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
+    def make_output_rescale(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
         """Return the rescaling of o * tanh(c) to a state at `ratio` counts per unit."""
-        return Rescale.from_ratio(ratio * 2.0 ** -cls.formats[arithmetic][1], bits)
+        return Rescale.from_ratio(ratio * 2.0 ** -cls.fraction_bits[arithmetic][1], bits)

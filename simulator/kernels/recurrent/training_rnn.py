@@ -282,11 +282,11 @@ class _TrainingRecurrentKernel(RecurrentKernel):
 
     arithmetic: str = "q15"
     table: str = "venus"
-    again: Rescale = Rescale.from_shift(0, 8)  # noqa: RUF009
+    feedback_rescale: Rescale = Rescale.from_shift(0, 8)  # noqa: RUF009
 
-    def hidden(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
+    def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
-        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.again.dtype))
+        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
         return prepare_gate_weights(self.weight_h, self.bias_h, largest, self.rescale_h)
 
 
@@ -297,19 +297,22 @@ class TrainedLstm(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 4
 
     #: Fractional bits of o * tanh(c), bits of a gate, fractional bits of the cell.
-    formats: ClassVar[dict[str, tuple[int, int, int]]] = {"q15": (30, 16, 15), "q7": (14, 8, 14)}
+    fraction_bits: ClassVar[dict[str, tuple[int, int, int]]] = {"q15": (30, 16, 15), "q7": (14, 8, 14)}
 
-    def last(self, samples: int) -> list[TensorSpec]:
+    def final_state_specs(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the last state and of the last cell."""
-        return [*super().last(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
+        return [*super().final_state_specs(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
 
-    def stepper(self) -> Any:
+    def make_step_function(self) -> Any:
         """Return the loop of `arithmetic` with its tables and weights."""
-        fine, (product, bits, _) = self.arithmetic == "q15", self.formats[self.arithmetic]
+        fine, (product, bits, _) = self.arithmetic == "q15", self.fraction_bits[self.arithmetic]
         sigmoid, tanh = (load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        weight, bias, form = self.hidden()
-        out, again = self.rescale_o.within(1 << product), self.again.within(max_magnitude(self.rescale_o.dtype))
-        constants = weight, bias, form, sigmoid, tanh, out, again, self.forward
+        weight, bias, form = self.hidden_weights()
+        out, again = (
+            self.rescale_o.compile_for_bound(1 << product),
+            self.feedback_rescale.compile_for_bound(max_magnitude(self.rescale_o.dtype)),
+        )
+        constants = weight, bias, form, sigmoid, tanh, out, again, self.is_forward
         loop = NativeLoop(
             _lstm_q15 if fine else _lstm_q7,
             (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1), OutputRef(2)),
@@ -339,26 +342,29 @@ class TrainedGru(_TrainingRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def stepper(self) -> Any:
+    def make_step_function(self) -> Any:
         """Return the loop of `arithmetic` with the weights of n apart: they may read another state."""
         bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
         sigmoid, tanh = (load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        form, cut = self.hidden()[2], 2 * self.units
-        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.again.dtype))
+        form, cut = self.hidden_weights()[2], 2 * self.units
+        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
         weights = (
             *prepare_gate_weights(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[:2],
             *prepare_gate_weights(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[:2],
         )
-        kernel, out, width = _gru_q31, self.rescale_o.within(1 << 16), self.rescale_o.bits
+        kernel, out, width = _gru_q31, self.rescale_o.compile_for_bound(1 << 16), self.rescale_o.bits
         formats: tuple[Any, ...] = (31 - self.scale, width, self.arithmetic == "before", self.sums - 27)
         if self.arithmetic == "q15":
             kernel, formats = _gru_q15, (15 - self.scale, width)
         elif self.arithmetic == "q7":
             size = max_magnitude(self.rescale_o.dtype)
             read = Rescale.from_shift(self.scale - 7, 32)
-            kernel, formats = _gru_q7, (0, width, self.again.within(size), read.within(size))
+            kernel, formats = (
+                _gru_q7,
+                (0, width, self.feedback_rescale.compile_for_bound(size), read.compile_for_bound(size)),
+            )
 
-        constants = weights, form, sigmoid, tanh, out, formats, self.forward
+        constants = weights, form, sigmoid, tanh, out, formats, self.is_forward
         loop = NativeLoop(kernel, (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1)))
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:

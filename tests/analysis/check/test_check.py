@@ -63,12 +63,12 @@ def test_a_graph_in_parts(tmp_path):
     assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert found.verdict == "venus: 1 limit is broken at 1 node; each of its 2 chip parts packs and is right"
     lines = found.lines()
-    assert f"runs on venus: {result.report.program.text(result.report.integer_macs)}, 3 crossings" in lines
+    assert f"runs on venus: {result.report.program.format_line(result.report.integer_macs)}, 3 crossings" in lines
     for number in (1, 2):
         part = check(tmp_path / f"net_chip{number}.onnx")
         assert part.sound
-        assert f"chip{number}: packed with {part.choice.line}: it packs and is right" in lines
-        assert f"  {part.cost.text()}" in lines
+        assert f"chip{number}: packed with {part.choice.command_line}: it packs and is right" in lines
+        assert f"  {part.cost.format_totals()}" in lines
     assert any(line.startswith("fewer parts: Softmax") and "arcs" in line for line in lines)
     assert not any("the packer refuses" in line for line in lines)
     assert found.to_dict()["runs"] in lines[2]
@@ -82,7 +82,7 @@ def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
     found = check(tmp_path / "net.onnx")
     first, *others = found.program.parts
     finding = VerdictFinding("packs", "conv", "a rule", "a value", "a remedy")
-    verdict = dataclasses.replace(first.verdict, packs=False, findings=(finding,))
+    verdict = dataclasses.replace(first.verdict, is_packable=False, findings=(finding,))
     parts = (dataclasses.replace(first, runs=False, verdict=verdict), *others)
     found = dataclasses.replace(found, program=ProgramReport(parts))
     assert (found.packs, found.sound) == (False, False)

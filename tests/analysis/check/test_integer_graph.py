@@ -154,7 +154,7 @@ def test_every_measured_fault_is_reported():
 def test_half_a_node_is_judged(form):
     """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the check."""
     scalars = {"f": 1.0, "i": 1, "s": ""}
-    needed = {a.name: scalars.get(a.kind, [1, 1]) for a in form.attributes if a.required}
+    needed = {a.name: scalars.get(a.kind, [1, 1]) for a in form.attributes if a.is_required}
     numbers = {a.name: 3 for a in form.attributes if a.kind == "ints"}
     for attrs, shape, count in itertools.product(
         (needed, {**needed, **numbers}), (None, [], [1], [1, 4], [1, 2, 6, 6], ["N", "C", "H", "W"]), range(4)

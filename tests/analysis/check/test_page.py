@@ -22,7 +22,7 @@ def test_it_has_the_verdict_the_costs_and_the_arguments():
     assert found.verdict in text
     assert text.count("<meter") == 2
     assert text.count('<tr role="row">') == 1 + len(found.cost.layers)
-    assert f"<code>{found.choice.line}</code>" in text
+    assert f"<code>{found.choice.command_line}</code>" in text
 
 
 def test_a_float_model_that_breaks_limits(tmp_path):

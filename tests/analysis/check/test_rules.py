@@ -14,7 +14,7 @@ from tests.each import check_each
 
 
 def test_every_rule_can_be_read():
-    for target in [target for target in PLATFORMS if target.packs]:
+    for target in [target for target in PLATFORMS if target.has_packer]:
         for rule in rules.RULES:
             text, remedy = format_limit_rule(rule, target)
             assert text

@@ -165,7 +165,7 @@ def test_what_is_left_unfused_and_used_twice() -> None:
     ((name, kind, why),) = built.unfused
     assert (name, kind) == ("BatchNormalization_t1", "BatchNormalization")
     assert why == "the output of Conv_t0 is read elsewhere too"
-    used = {row[0]: row[2] for row in built.used}
+    used = {row[0]: row[2] for row in built.use_counts}
     assert (used["k0"], used["idle"], used["Relu_lost"], used["x"], used["Conv_t0"]) == ("2", "0", "0", "1", "1")
     assert "weight k0: used 2 times" in built.lines()
 

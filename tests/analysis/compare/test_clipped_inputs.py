@@ -59,7 +59,7 @@ def test_what_is_not_cut_off_is_not_computed_again():
     for opset, scale, empty in ((13, 8.0, True), (13, 1000.0, False), (7, 1000.0, True)):
         base = FloatSource(lo.Session(ir.from_proto(two_layers(opset)[0])))
         real = {name: array for name, array, _ in base.run({"x": x})}
-        found = base.within({"x": x}, real, {"x": StoredForm(Affine(scale, 8))})
+        found = base.run_with_clipped_inputs({"x": x}, real, {"x": StoredForm(Affine(scale, 8))})
         assert (found == {}) == empty
 
 
@@ -71,14 +71,14 @@ def test_the_layers_behind_a_narrow_scale_are_not_blamed(platform):
         join_tensors(open_source(model), open_source(quantized(model, platform, effort="fast", overrides=fixed)), data)
         for fixed in ({}, NARROW)
     )
-    assert bad.rows["t2"].judged.sqnr < 18
-    assert bad.rows["t4"].pair.sqnr < 15  # as it arrives
+    assert bad.rows["t2"].effective.sqnr < 18
+    assert bad.rows["t4"].arrived.sqnr < 15  # as it arrives
     for name, row in bad.rows.items():
         if name != "t2":
-            assert row.judged.sqnr > good.rows[name].judged.sqnr - 3, name
-    assert bad.rows["t3"].judged.clipped == pytest.approx(bad.rows["t2"].judged.clipped)
+            assert row.effective.sqnr > good.rows[name].effective.sqnr - 3, name
+    assert bad.rows["t3"].effective.clipped == pytest.approx(bad.rows["t2"].effective.clipped)
     high = max(float(a.max()) for n, a, _ in lo.Session(model).tensors(data) if n == "t2")
-    assert bad.rows["t2"].reach == (0.0, pytest.approx(high))
+    assert bad.rows["t2"].baseline_range == (0.0, pytest.approx(high))
 
 
 def test_the_finding_names_the_scale_and_the_true_range():

@@ -118,7 +118,7 @@ def test_the_page_needs_nothing_else(compared):
     body = json.loads(page.split('id="data-compare">')[1].split("</script>")[0])
     assert [row["name"] for row in body["rows"]] == [row.name for row in found.rows]
     assert all(
-        len(row["hx"]) == 64 and sum(row["hx"]) == row_.pair.count
+        len(row["hx"]) == 64 and sum(row["hx"]) == row_.arrived.count
         for row, row_ in zip(body["rows"], found.rows, strict=True)
     )
     number = {row["name"]: row["i"] for row in body["rows"]}

@@ -75,7 +75,7 @@ def test_cut_off_shares_and_ranges_are_those_of_the_data(compared) -> None:
             continue
         low, high, least, most = map(float, re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", finding.measured.split(": ")[1]))
         (values,) = session.run([finding.layer], data_for(compared))
-        window = rows[finding.layer].window or (-np.inf, np.inf)
+        window = rows[finding.layer].consumed_range or (-np.inf, np.inf)
         values = np.clip(values, *window)
         assert np.isclose(values.max(), high, rtol=1e-3)
         assert np.isclose(values.min(), low, rtol=1e-3)
@@ -83,7 +83,7 @@ def test_cut_off_shares_and_ranges_are_those_of_the_data(compared) -> None:
 
 
 def test_the_text_has_the_outputs_of_the_numbers(compared) -> None:
-    text = compared.advice()
+    text = compared.format_advice()
     for name, value in compared.outputs.items():
         (line,) = [line for line in text.splitlines() if line.startswith(f"output '{name}'")]
         assert float(line.split(":")[-1].split()[0]) == pytest.approx(value, rel=1e-5)
@@ -91,7 +91,7 @@ def test_the_text_has_the_outputs_of_the_numbers(compared) -> None:
 
 def test_options_are_advised_by_what_they_gave(compared) -> None:
     """Never all together where fewer give more, never what gives less than half a dB, and the figures are told."""
-    said, text = told(compared), compared.advice()
+    said, text = told(compared), compared.format_advice()
     tried, every = said["options_tried"], {option for f in said["findings"] for option in f["options"]}
     if not every:
         assert said["options"] == ""
@@ -113,4 +113,4 @@ def test_options_are_advised_by_what_they_gave(compared) -> None:
 
 
 def test_nothing_out_of_the_ordinary_is_said_of_no_findings_alone(compared) -> None:
-    assert ("Nothing is out of the ordinary." in compared.advice()) == (not compared.findings)
+    assert ("Nothing is out of the ordinary." in compared.format_advice()) == (not compared.findings)

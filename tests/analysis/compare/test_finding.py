@@ -25,7 +25,7 @@ class Measured(PairMeasures):
 
 
 def row(sqnr):
-    return ComparedTensor("t 1", ("Conv", "Conv2dInt"), ("conv", "conv_q"), module="net.conv", pair=Measured(sqnr))
+    return ComparedTensor("t 1", ("Conv", "Conv2dInt"), ("conv", "conv_q"), module="net.conv", arrived=Measured(sqnr))
 
 
 @pytest.mark.parametrize("sqnr, level, weight", [(20.0, None, 15.0), (50.0, None, 0.0), (20.0, 5.0, 30.0)])
@@ -46,7 +46,7 @@ def test_an_option_is_ready_to_paste():
 def test_an_option_with_a_name_that_cannot_be_seen():
     """A shell reads the name from the escapes; the text turns no writing round."""
     name = "t\u202egnp"
-    given = ComparedTensor(name, ("Conv", "Conv2dInt"), ("conv", "conv_q"), pair=Measured(1.0))
+    given = ComparedTensor(name, ("Conv", "Conv2dInt"), ("conv", "conv_q"), arrived=Measured(1.0))
     word = format_override(given, "bits:16")
     assert word.isprintable()
     bash = shutil.which("bash")

@@ -37,12 +37,12 @@ def test_every_tensor_of_both_is_measured(net):
     assert integers.samples == planned.samples == both.samples == 20
     for name, row in integers.rows.items():
         assert row.local is not None
-        assert row.judged.sqnr > 20, name
-        assert row.pair.count == 20 * np.prod(row.shape[1:])
+        assert row.effective.sqnr > 20, name
+        assert row.arrived.count == 20 * np.prod(row.shape[1:])
         if row.held is not None and net is not depthwise:  # where a Clip's bound is the top of the range
-            assert row.judged.clipped < 0.02, name
-            if row.pair.count > 1000:  # few numbers tell little
-                assert abs(planned.rows[name].judged.sqnr - row.judged.sqnr) < 4, name
+            assert row.effective.clipped < 0.02, name
+            if row.arrived.count > 1000:  # few numbers tell little
+                assert abs(planned.rows[name].effective.sqnr - row.effective.sqnr) < 4, name
     assert {v.name for v in model.graph.inputs} <= integers.rows.keys()
     assert {v.name for v in model.graph.outputs} <= integers.rows.keys()
 
@@ -59,8 +59,8 @@ def test_equalized_channels_are_no_error():
     for name, factor in moved.items():
         row = found.rows[name]
         assert row.held.factor == tuple(factor)
-        assert row.judged.sqnr > 20
-        assert plain_copy.rows[name].pair.sqnr < 15
+        assert row.effective.sqnr > 20
+        assert plain_copy.rows[name].arrived.sqnr < 15
 
 
 def test_a_local_error_stays_where_it_is_made():
@@ -71,12 +71,12 @@ def test_a_local_error_stays_where_it_is_made():
     good, found = (join_tensors(open_source(model), open_source(graph), data) for graph in (q.graph, bad))
     for name, row in found.rows.items():
         if name == "t2":
-            assert row.judged.sqnr < 5
+            assert row.effective.sqnr < 5
         else:
             assert row.local.to_dict() == good.rows[name].local.to_dict()
-    assert found.rows["t5"].pair.sqnr < good.rows["t5"].pair.sqnr - 6
+    assert found.rows["t5"].arrived.sqnr < good.rows["t5"].arrived.sqnr - 6
     planned = join_tensors(open_source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data)
-    assert [n for n, r in planned.rows.items() if r.judged.sqnr < 15] == ["t2"]
+    assert [n for n, r in planned.rows.items() if r.effective.sqnr < 15] == ["t2"]
     between = join_tensors(open_source(q.graph), open_source(bad), data)
     assert [n for n, r in between.rows.items() if r.local.sqnr < 100] == ["t2"]
 
@@ -94,9 +94,9 @@ def test_parts_merged_in_order_are_the_whole_to_the_bit():
     assert merged.samples == whole.samples == 12
     for name, row in whole.rows.items():
         other = merged.rows[name]
-        assert row.pair.to_dict() == other.pair.to_dict()
+        assert row.arrived.to_dict() == other.arrived.to_dict()
         assert row.local.to_dict() == other.local.to_dict()
-        assert np.array_equal(row.channels.error, other.channels.error)
+        assert np.array_equal(row.channels.mean_squared_error, other.channels.mean_squared_error)
 
 
 def test_a_dump_is_what_was_dumped(tmp_path):
@@ -108,7 +108,7 @@ def test_a_dump_is_what_was_dumped(tmp_path):
     from_dump = join_tensors(open_source(tmp_path / "q.onnx"), open_source(tmp_path / "dump"), data, batch=4)
     assert {"t0", "t3", "y"} <= from_dump.rows.keys()
     for row in from_dump.rows.values():
-        assert (row.pair.cosine, row.pair.mse, row.local) == (1.0, 0.0, None)
+        assert (row.arrived.cosine, row.arrived.mse, row.local) == (1.0, 0.0, None)
     with pytest.raises(DataError, match="holds 10 samples of"):
         join_tensors(open_source(model), open_source(tmp_path / "dump"), samples(model, 11))
     (tmp_path / "dump" / "index.json").write_text("{")
@@ -140,9 +140,9 @@ def test_states_are_fed_back_each_side_its_own():
     x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
     row = found.join.rows[name]
     assert found.join.samples == 15
-    assert row.pair.mse == pytest.approx(float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6)
+    assert row.arrived.mse == pytest.approx(float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6)
     assert row.local is not None
-    assert row.local.sqnr >= row.pair.sqnr - 1
+    assert row.local.sqnr >= row.arrived.sqnr - 1
 
 
 @pytest.mark.parametrize("factor", [(1.0,), (1.0, 2.0)])
@@ -150,13 +150,13 @@ def test_what_a_clip_cuts_is_no_error(factor):
     """Held up to 7.9 or 3.97, where the model goes to 20 and a Clip at 3 follows: nothing is lost."""
     form = StoredForm(Affine(16.0, 8), factor)
     x = np.linspace(-20, 20, 640, dtype=np.float32).reshape(2, 2, 160)
-    y = form.integers(np.round(x * 16) / 16, np.dtype(np.int8))
-    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), window=(0.0, 3.0))
-    row.judge(np.round(x * 16) / 16, y, form, x)
-    assert row.seen.sqnr == np.inf
-    free = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), window=(0.0, np.inf))
-    free.judge(np.round(x * 16) / 16, y, form, x)
-    assert free.seen.sqnr < 10
+    y = form.quantize(np.round(x * 16) / 16, np.dtype(np.int8))
+    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), consumed_range=(0.0, 3.0))
+    row.add_effective(np.round(x * 16) / 16, y, form, x)
+    assert row.as_consumed.sqnr == np.inf
+    free = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), consumed_range=(0.0, np.inf))
+    free.add_effective(np.round(x * 16) / 16, y, form, x)
+    assert free.as_consumed.sqnr < 10
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["initializers", "Constant nodes"])
@@ -168,4 +168,4 @@ def test_the_window_of_a_clip(stored):
     net.node("Clip", net.node("Conv", "x", net.const(np.ones((4, 4, 1, 1), np.float32)), out="c"), *held, out="y")
     model = net.graph("y")
     rows = join_tensors(open_source(model), open_source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}).rows
-    assert next(row.window for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)
+    assert next(row.consumed_range for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)

@@ -49,12 +49,15 @@ def compared() -> Comparison:
 
 def test_what_is_advised_was_tried(compared) -> None:
     """No more than the best is advised, and it gives at least half a dB; the text tells what it gave."""
-    found = compared.tried
+    found = compared.option_results
     assert found is not None
     assert found.value > found.every - MIN_GAIN_DB
     assert not found.best or found.value >= found.now + MIN_GAIN_DB
     assert compared.options == " ".join(found.best)
-    assert "tried on these data" in compared.advice() or f"No option gives {MIN_GAIN_DB:g} dB" in compared.advice()
+    assert (
+        "tried on these data" in compared.format_advice()
+        or f"No option gives {MIN_GAIN_DB:g} dB" in compared.format_advice()
+    )
 
 
 def test_a_harmful_option_is_left_out(compared) -> None:
@@ -63,7 +66,7 @@ def test_a_harmful_option_is_left_out(compared) -> None:
     found = try_options(compared.join, [finding("--effort normal"), finding(harm)], WILD)
     assert found.best == ("--effort normal",)
     assert found.value > found.every + MIN_GAIN_DB
-    told = replace(compared, findings=[finding("--effort normal"), finding(harm)], tried=found).advice()
+    told = replace(compared, findings=[finding("--effort normal"), finding(harm)], option_results=found).format_advice()
     assert "The options that give 0.5 dB each" in told
     assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
 
@@ -114,23 +117,23 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
     made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
     found = join_models(net(), made)
     given = _OptionTrial.value
-    monkeypatch.setattr(_OptionTrial, "value", lambda self, words: given(self, words) if self.refined else 20.0)
+    monkeypatch.setattr(_OptionTrial, "value", lambda self, words: given(self, words) if self.refines_weights else 20.0)
     right = replace(finding("--override second=scale:2^-1"), order=1)
     gave = try_options(found, [right], WILD)
     assert gave.refined
     assert gave.best == right.options
     assert gave.value >= gave.now + MIN_GAIN_DB
     assert not try_options(found, [replace(right, order=2)], WILD).best
-    assert "weights refined" in replace(compared, findings=[right], tried=gave).advice()
+    assert "weights refined" in replace(compared, findings=[right], option_results=gave).format_advice()
 
 
 def test_options_that_help_nothing_are_not_advised(compared) -> None:
     harm = "--override second=scale:2^-3"
     found = try_options(compared.join, [finding(harm)], WILD)
     assert found.best == ()
-    told = replace(compared, findings=[finding(harm)], tried=found)
+    told = replace(compared, findings=[finding(harm)], option_results=found)
     assert told.options == ""
-    assert f"No option gives {MIN_GAIN_DB:g} dB" in told.advice()
+    assert f"No option gives {MIN_GAIN_DB:g} dB" in told.format_advice()
 
 
 def test_the_shape_is_that_of_all_data(compared) -> None:
@@ -149,7 +152,9 @@ def test_texts_are_readable_at_80_columns(compared) -> None:
     """A name is never broken; what is to be pasted stays one line."""
     long = "/".join(["module"] * 20)
     lines = (
-        replace(compared, findings=[finding("--o x", layer=long, measured="some words " * 20)]).advice().splitlines()
+        replace(compared, findings=[finding("--o x", layer=long, measured="some words " * 20)])
+        .format_advice()
+        .splitlines()
     )
     assert all(len(line) <= 80 or long in line or "--" in line for line in lines)
     assert any(long in line for line in lines)
@@ -172,8 +177,8 @@ def test_recurrent_layers_have_a_row(kind) -> None:
         for row in lo.compare(graph, lo.quantize(graph, data, platform="generic"), data).rows
         if row.kinds[0] == kind
     ]
-    assert row.pair.sqnr > 20
-    assert row.whole == (8, 5, 6)
+    assert row.arrived.sqnr > 20
+    assert row.total_shape == (8, 5, 6)
 
 
 def pictures(count: int = 64) -> np.ndarray:
@@ -206,10 +211,10 @@ def test_turned_pictures_are_found_by_what_the_first_layer_answers() -> None:
 
 def test_what_cannot_be_told_is_said() -> None:
     right = pictures()
-    assert "no BatchNormalization" in check_input_layout(open_source(normed(None)), "x", {"x": right}).open
-    assert "from 8 samples" in check_input_layout(open_source(normed(right)), "x", {"x": right[:8]}).open
+    assert "no BatchNormalization" in check_input_layout(open_source(normed(None)), "x", {"x": right}).undecided
+    assert "from 8 samples" in check_input_layout(open_source(normed(right)), "x", {"x": right[:8]}).undecided
     alike = np.random.default_rng(0).standard_normal((64, 1, 16, 16)).repeat(3, axis=1).astype(np.float32)
-    assert "cannot be told from channels" in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).open
+    assert "cannot be told from channels" in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).undecided
 
 
 def test_what_gives_most_comes_first_of_what_was_tried() -> None:
@@ -229,7 +234,7 @@ def test_a_gain_is_more_than_the_trial_is_off() -> None:
     """Planned anew without any option the outputs have 20 dB, the graph itself `graph`: so far are trials off."""
 
     def check(value: float, graph: float, sure: bool) -> None:
-        assert OptionTrialResult(("--a",), value, value, 20.0, graph).sure == sure
+        assert OptionTrialResult(("--a",), value, value, 20.0, graph).is_certain == sure
 
     near = ((20.6, 20.0, True), (20.4, 20.0, False), (22.0, 23.0, False))
     check_each(check, (*near, (24.0, 17.0, True), (22.0, 17.0, False)))
@@ -241,6 +246,6 @@ def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch)
     monkeypatch.setattr(_OptionTrial, "graph", 25.0)
     gave = try_options(found, [finding("--effort normal")], WILD)
     assert gave.best == ()
-    text = replace(compared, findings=[finding("--effort normal")], tried=gave).advice()
+    text = replace(compared, findings=[finding("--effort normal")], option_results=gave).format_advice()
     assert "No option is sure to give 0.5 dB: with all options 21 dB, without 20 dB" in text
     assert "the graph itself has 25 dB" in " ".join(text.split())

@@ -20,10 +20,10 @@ from tests.each import check_each
 
 def row_of(x, scale, factor=(1.0,), window=None):
     form = StoredForm(Affine(scale, bits=8), factor)
-    y = form.integers(x, np.dtype(np.int8))
-    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("c", "c"), window=window)
-    row.pair.add(x, y, form)
-    row.judge(x, y, form, x)
+    y = form.quantize(x, np.dtype(np.int8))
+    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("c", "c"), consumed_range=window)
+    row.arrived.add(x, y, form)
+    row.add_effective(x, y, form, x)
     return row
 
 
@@ -74,7 +74,7 @@ def test_a_coarse_scale_is_named_sooner_where_the_user_gave_it():
     """30 dB are left: no harm where the chip's rules may have set the scale, a loss where the user did."""
     x = np.random.default_rng(0).uniform(-1, 1, (500, 4, 1, 1)).astype(np.float32)
     row = row_of(x, 20.0)
-    assert 25 < row.judged.sqnr < 35
+    assert 25 < row.effective.sqnr < 35
     assert diagnose_scale(row, {}, {}) is None
     assert diagnose_scale(row, {}, {}, fixed=True).kind == "scale too small"
 

@@ -51,7 +51,7 @@ def test_integers_forced_to_what_they_are_stay_so(made):
     integers = IntegerSource(quantized.session())
     ran = {name: (array, held) for name, array, held in integers.run(feeds)}
     real = {name: array if held is None else held.real(array) for name, (array, held) in ran.items()}
-    for name, array, _ in integers.forced(feeds, real):
+    for name, array, _ in integers.run_isolated(feeds, real):
         assert np.array_equal(array, ran[name][0]), name
 
 
@@ -63,7 +63,7 @@ def test_real_values_are_those_of_the_source(made):
     by_user = {name: held.real(array) for name, array, held in integers.run(feeds) if held is not None}
     compared = 0
     for name, array, held in session.tensors(feeds):
-        user = integers.users.get(name)
+        user = integers.user_names.get(name)
         if held is not None and user in by_user:
             assert np.array_equal(values(name, array, held), by_user[user])
             compared += 1

@@ -64,10 +64,10 @@ def test_weights_against_numpy(tmp_path) -> None:
 
 def test_zeros_are_no_outlier_and_nan_is_one() -> None:
     zeros, sparse, broken = compute_outlier_rows({"z": np.zeros(3), "s": np.eye(1, 1000), "n": np.array([1.0, np.nan])})
-    assert (zeros.multiple, zeros.versu, zeros.outlier) == (1, 1, False)
+    assert (zeros.multiple, zeros.versu, zeros.is_outlier) == (1, 1, False)
     assert math.isinf(sparse.versu)
-    assert sparse.outlier
-    assert broken.outlier
+    assert sparse.is_outlier
+    assert broken.is_outlier
     assert compute_outlier_rows({"empty": np.zeros((0, 3)), "text": np.array(["a"])}) == []
     assert "!!!" in format_outlier_table([broken], WEIGHT_COLUMNS)
 
@@ -82,7 +82,7 @@ def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
         }""")
     onnx.save(model, tmp_path / "m.onnx")
     rows = lo.compat.wb_analyse(tmp_path / "m.onnx", log=None)
-    assert {row.name: (row.mean, row.largest) for row in rows} == {"w": (2.0, 3.0), "c": (0.375, 0.5)}
+    assert {row.name: (row.mean, row.max_abs) for row in rows} == {"w": (2.0, 3.0), "c": (0.375, 0.5)}
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -98,13 +98,13 @@ def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, s
     (row,) = seen.rows()
     mean, largest, _, dynamic, _ = expect(array)
     assert row.mean == pytest.approx(mean, rel=1e-9)
-    assert row.largest == largest
+    assert row.max_abs == largest
     if array.size <= 4096:
-        assert row.dynamic == pytest.approx(dynamic, rel=1e-12)
+        assert row.quantile_99 == pytest.approx(dynamic, rel=1e-12)
     else:
         near = np.sort(np.abs(array.astype(np.float64)).ravel())
         place = int(0.99 * (array.size - 1))
-        assert near[place - 1] - largest / 4096 <= row.dynamic <= near[place + 2] + largest / 4096
+        assert near[place - 1] - largest / 4096 <= row.quantile_99 <= near[place + 2] + largest / 4096
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_checkpoints(tmp_path) -> None:
             np.testing.assert_allclose(row.values(), expect(tensor.numpy()), rtol=1e-12)
     assert lo.compat.wb_analyse(net.state_dict(), log=None) == rows == lo.compat.wb_analyse(net, log=None)
     half = lo.compat.wb_analyse({"w": torch.tensor([1.0, -2.0], dtype=torch.bfloat16)}, log=None)
-    assert half[0].largest == 2
+    assert half[0].max_abs == 2
 
 
 class _Bomb:

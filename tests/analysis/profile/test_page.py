@@ -16,7 +16,7 @@ def test_the_rows_are_those_of_the_profile(tmp_path):
     assert self_contained(text)
     assert text == render_profile_page(found, "the model", types=["Conv"])
     assert data(text, "profile") == found.to_dict(types=["Conv"])
-    assert text.count('<tr role="row">') == 1 + len(found.chosen(types=["Conv"]))
+    assert text.count('<tr role="row">') == 1 + len(found.select(types=["Conv"]))
     (read,) = (row for row in found.to_dict() if row["tensor"] == "x" and row["op"] == "Conv")
     assert f">{X.min():.6g}<" in text
     assert f">{read['max']:.6g}<" in text

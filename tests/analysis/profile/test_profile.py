@@ -76,11 +76,11 @@ def test_integers_count_as_the_users_values(made) -> None:
 
 def test_filters(made) -> None:
     _, _, profile = made
-    assert {e.op for e in profile.chosen(types=["Conv"])} == {"Conv"}
+    assert {e.op for e in profile.select(types=["Conv"])} == {"Conv"}
     first = profile.entries[0].module
-    assert {e.module for e in profile.chosen(prefixes=[first])} == {first}
+    assert {e.module for e in profile.select(prefixes=[first])} == {first}
     with pytest.raises(lo.ConfigError, match="no operator fits prefixes .* its types are Conv"):
-        profile.chosen(types=["Lstm"])
+        profile.select(types=["Lstm"])
 
 
 # ---- where it comes from -----------------------------------------------------------------------------------------

@@ -13,16 +13,18 @@ def test_a_profile_that_is_read_goes_on_as_the_one_written(made, tmp_path) -> No
     home, _, profile = made
     again = load_profile(home / "p")
     assert (again.text(), again.model) == (profile.text(), profile.model)
-    assert {n: len(s.channels) for n, s in again.seen.items()} == {n: len(s.channels) for n, s in profile.seen.items()}
-    for name, seen in profile.seen.items():
-        have, want = again.seen[name].spread, seen.spread
+    assert {n: len(s.channels) for n, s in again.tensors.items()} == {
+        n: len(s.channels) for n, s in profile.tensors.items()
+    }
+    for name, seen in profile.tensors.items():
+        have, want = again.tensors[name].distribution, seen.distribution
         assert (have.count, have.low, have.high, have.mean) == (want.count, want.low, want.high, want.mean)
         assert have.variance == pytest.approx(want.variance)
         np.testing.assert_array_equal(
             have.histogram.bins(have.low, have.high), want.histogram.bins(want.low, want.high)
         )
         have.add(np.array([1e3, -1e3]))
-        want = load_profile(home / "p").seen[name].spread
+        want = load_profile(home / "p").tensors[name].distribution
         want.add(np.array([1e3, -1e3]))
         assert have.histogram.quantile(0.5) == want.histogram.quantile(0.5)
     save_profile(load_profile(home / "p"), tmp_path / "b.npz")

@@ -36,11 +36,11 @@ def engine_of(net, **more):
     plan = planned(net, **more)
     every = list_rounded_operators(plan)
     outputs = [str(v.name) for v in plan.graph.graph.outputs]
-    return plan, every, build_roundable_model(plan, every, outputs).engine()
+    return plan, every, build_roundable_model(plan, every, outputs).create_engine()
 
 
 def union(every):
     found = RoundedSet()
     for layer in every:
-        found |= layer.whole
+        found |= layer.all_rounded
     return found

@@ -29,7 +29,7 @@ def curve(op_type, platform):
         name: Affine(q.scale * 2.0 ** max(FINE_BITS - 2 - q.bits, 0), FINE_BITS)
         for name, q in plan.plan.tensors.items()
     }
-    tensors = {name: plan.plan.tensors[name] for name in plan.parts.activations}
+    tensors = {name: plan.plan.tensors[name] for name in plan.partition.activations}
     return plan, node, build_integer_operators(plan, tensors, fine, {})
 
 
@@ -41,7 +41,7 @@ def test_inputs_left_in_float(platform):
     q = plan.plan.tensors["curved"]
     real = np.random.default_rng(5).uniform(-3, 3, (2, 6, 16)).astype(np.float32)
     held = plan.plan.tensors[name].on_grid(real)
-    runner, forms = KernelRunner(every), every[str(node.name)].forms
+    runner, forms = KernelRunner(every), every[str(node.name)].variants
     assert set(forms) == {(True, "plan"), (False, "plan")}
     for rounded, x in ((True, held), (False, np.clip(real, *_ends(plan.plan.tensors[name])))):
         (found,) = runner.run(str(node.name), (rounded, "plan"), {name: x}, ["curved"]).values()
@@ -54,7 +54,7 @@ def test_a_curve_of_single_numbers(platform):
     """It is run where its input is rounded, and within two counts of the function then."""
     plan, node, every = curve("Sigmoid", platform)
     (name,) = every[str(node.name)].inputs
-    assert set(every[str(node.name)].forms) == {(True, "plan")}
+    assert set(every[str(node.name)].variants) == {(True, "plan")}
     x = plan.plan.tensors[name].on_grid(np.linspace(-3, 3, 96, dtype=np.float32).reshape(1, 6, 16))
     (found,) = KernelRunner(every).run(str(node.name), (True, "plan"), {name: x}, ["curved"]).values()
     assert np.abs(found - 1 / (1 + np.exp(-x.astype(np.float64)))).max() <= 2 / plan.plan.tensors["curved"].scale
@@ -69,4 +69,4 @@ def test_a_layer_is_no_kernel_for_inputs_in_float():
     _, _, every = curve("Sigmoid", "generic")
     layers = [operator for operator in every.values() if operator.output != "curved"]
     assert layers
-    assert all(set(operator.forms) == {(True, "plan")} for operator in layers)
+    assert all(set(operator.variants) == {(True, "plan")} for operator in layers)

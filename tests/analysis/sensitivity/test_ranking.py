@@ -48,9 +48,11 @@ def test_nothing_is_advised_where_nothing_is_lost():
 
 def test_a_gain_that_is_not_worth_its_options():
     """Least gain: below it nothing is advised, at it the shortest that has it."""
-    assert ranking(least=11.0).best is None
-    assert "no layer left in float helps (at least 11 dB); compare says why: nothing is" in ranking(least=11.0).text()
-    assert ranking(least=10.0).best.value == 30.0
+    assert ranking(min_gain=11.0).best is None
+    assert (
+        "no layer left in float helps (at least 11 dB); compare says why: nothing is" in ranking(min_gain=11.0).text()
+    )
+    assert ranking(min_gain=10.0).best.value == 30.0
 
 
 def test_a_metric_that_falls_is_gained_downwards():

@@ -70,8 +70,8 @@ def test_values_are_those_of_the_formulas():
     plan, every, engine = engine_of(net)
     x = data(net)
     layer = next(layer for layer in every if layer.weight.weights)
-    a = engine.base(RoundedSet(), {"x": x}).tensors["y"].astype(np.float64)
-    b = engine.base(layer.whole, {"x": x}).tensors["y"].astype(np.float64)
+    a = engine.run_base(RoundedSet(), {"x": x}).tensors["y"].astype(np.float64)
+    b = engine.run_base(layer.all_rounded, {"x": x}).tensors["y"].astype(np.float64)
     names = ("L1", "MSE", "Cosine", "SQNR")
     found = run(net, metric=names, batch=7)
     row = next(row for row in found.ranking if row.name == layer.name)
@@ -146,13 +146,13 @@ def test_what_gives_nothing_back_is_no_advice():
         rest = planned(net, skip=(layer.selector,))
         found = restored_by_options(plan, [layer], every)
         assert found.tensors == {name for name in whole.tensors if name not in rest.plan.tensors}
-        assert found.weights == {str(n.name) for n, _ in plan.parts.nodes if n.name in whole.weights} - {
-            str(n.name) for n, _ in rest.parts.nodes
+        assert found.weights == {str(n.name) for n, _ in plan.partition.integer_nodes if n.name in whole.weights} - {
+            str(n.name) for n, _ in rest.partition.integer_nodes
         }
         assert (found == RoundedSet()) == (layer.op_type in ("GlobalAveragePool", "Add"))
     advised = {name for advice in run(net, metric="SQNR").advice for name in advice.operators}
     assert advised <= {layer.name for layer in every if layer.op_type in ("Conv", "Gemm")}
-    assert restored_by_options(planned(net, platform="generic"), every[:1], every) == every[0].whole
+    assert restored_by_options(planned(net, platform="generic"), every[:1], every) == every[0].all_rounded
 
 
 # ---- metrics of the user's -----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def test_pieces_are_the_model(name):
     plan, _, engine = engine_of(net)
     x = data(net, 5)
     whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.wanted).run({"x": x})}
-    base = engine.base(RoundedSet(), {"x": x})
+    base = engine.run_base(RoundedSet(), {"x": x})
     for output in engine.wanted:
         np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
 
@@ -39,8 +39,8 @@ def test_everything_rounded_is_the_simulator(name, platform):
     net = getattr(nets, name)()
     plan, every, engine = engine_of(net, platform=platform)
     x = data(net, 5)
-    session = Session(lower(plan.parts, plan.plan, plan.target).graph)
-    found = engine.base(union(every), {"x": x}).tensors
+    session = Session(lower(plan.partition, plan.plan, plan.target).graph)
+    found = engine.run_base(union(every), {"x": x}).tensors
     for output, array in zip(engine.wanted, session.run(engine.wanted, {"x": x}), strict=True):
         np.testing.assert_array_equal(found[output], array)
 
@@ -60,8 +60,8 @@ def test_from_any_base(draw):
     )
     now, then = draw.draw(one), draw.draw(one)
     feeds = {"x": data(plan.original, 3)}
-    found = engine.outputs(now, engine.base(then, feeds), feeds)
-    want = engine.base(now, feeds).tensors
+    found = engine.outputs(now, engine.run_base(then, feeds), feeds)
+    want = engine.run_base(now, feeds).tensors
     for name in engine.wanted:
         assert np.array_equal(found[name], want[name])
 
@@ -73,10 +73,10 @@ def test_only_what_lies_behind_is_run():
     """A trial runs the pieces that a walk from its change reaches."""
     _, every, engine = engine_of(nets.residual())
     feeds = {"x": data(nets.residual(), 2)}
-    base = engine.base(RoundedSet(), feeds)
-    pieces, less = engine.segments.pieces, 0
+    base = engine.run_base(RoundedSet(), feeds)
+    pieces, less = engine.segments.segments, 0
     for layer in every:
-        for setting in layer.kinds("all").values():
+        for setting in layer.trial_sets("all").values():
             changed = set(setting.tensors)
             want = 0
             for piece in pieces:
@@ -94,8 +94,8 @@ def test_no_piece_hides_a_cut():
     net = nets.residual()
     graph = planned(net).graph
     names = [str(v.name) for v in ir.iter_values(graph)][1:]
-    pieces = Segments(graph, names, [str(v.name) for v in graph.graph.outputs], ()).pieces
+    pieces = Segments(graph, names, [str(v.name) for v in graph.graph.outputs], ()).segments
     assert {name for piece in pieces for name in piece.outputs} == set(names)
-    joined = Segments(graph, (), [str(v.name) for v in graph.graph.outputs], ()).pieces
+    joined = Segments(graph, (), [str(v.name) for v in graph.graph.outputs], ()).segments
     assert sum(piece.macs for piece in joined) == sum(piece.macs for piece in pieces) > 0
     assert len(joined) < len(pieces)

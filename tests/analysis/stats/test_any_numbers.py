@@ -51,7 +51,7 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
     measured.add(x, y, StoredForm(Affine(4.0)))
     channels.add(x, y)
     assert set(measured.to_dict()) >= {"SQNR", "KL", "Cosine"}
-    assert channels.sqnr().shape[0] <= 4
+    assert channels.sqnr_db().shape[0] <= 4
     sound = (np.where(np.isfinite(a), a, 0.0).astype(np.float64) for a in (x, y))
     a, b = tuple(sound)
     assert _sqnr_db(a, b) <= 200
@@ -101,7 +101,7 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
 
     class Data:
         data = type("D", (), {"first": staticmethod(lambda few: {})})
-        few, calls = 1, None
+        comparison_batch_size, calls = 1, None
 
     for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
         monkeypatch.setattr(

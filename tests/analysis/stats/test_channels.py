@@ -18,16 +18,16 @@ def test_against_numpy(shape):
         sums.add(a, b)
     over = tuple(i for i in range(len(shape)) if i != channel_axis(len(shape)))
     assert np.array_equal(sums.low, x.min(axis=over))
-    assert np.array_equal(sums.reach, np.abs(x).max(axis=over))
+    assert np.array_equal(sums.max_abs, np.abs(x).max(axis=over))
     for have, want in (
         (sums.mean, x.mean(axis=over)),
-        (sums.power, np.square(x).mean(axis=over)),
-        (sums.deviation, x.std(axis=over)),
+        (sums.mean_square, np.square(x).mean(axis=over)),
+        (sums.std, x.std(axis=over)),
         (sums.bias, (y - x).mean(axis=over)),
-        (sums.error, np.square(y - x).mean(axis=over)),
+        (sums.mean_squared_error, np.square(y - x).mean(axis=over)),
     ):
         assert np.allclose(have, want)
-    assert np.allclose(sums.sqnr(), 10 * np.log10(sums.power / sums.error))
+    assert np.allclose(sums.sqnr_db(), 10 * np.log10(sums.mean_square / sums.mean_squared_error))
 
 
 def test_a_channel_that_never_changes_has_no_level():
@@ -35,8 +35,8 @@ def test_a_channel_that_never_changes_has_no_level():
     x[:, 1] = 2.0
     sums = ChannelSums()
     sums.add(x, x)
-    assert sums.still.tolist() == [False, True, False]
-    assert sums.sqnr().tolist() == [120, 120]
+    assert sums.is_constant.tolist() == [False, True, False]
+    assert sums.sqnr_db().tolist() == [120, 120]
 
 
 def test_a_single_axis_has_no_channels():
@@ -60,7 +60,7 @@ def test_a_channel_that_8_bits_cannot_tell_from_a_constant_does_not_speak():
     x[:, 2] = raw[:, 2] = 0.8 + 1e-5 * rng.standard_normal(x[:, 2].shape)
     sums = ChannelSums()
     sums.add(x, x + 0.01, raw)
-    assert sums.still.tolist() == [False, False, True, False]
-    assert sums.speaking.tolist() == [True, False, False, True]
-    assert len(sums.sqnr()) == 2
-    assert sums.sqnr().min() > 20
+    assert sums.is_constant.tolist() == [False, False, True, False]
+    assert sums.is_active.tolist() == [True, False, False, True]
+    assert len(sums.sqnr_db()) == 2
+    assert sums.sqnr_db().min() > 20

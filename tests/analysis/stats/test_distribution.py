@@ -45,7 +45,7 @@ def test_parts_merge_and_are_written_down(size):
     whole.add(first)
     whole.add(second)
     part.add(first)
-    part = Distribution.of(json.loads(json.dumps(part.state(True))))
+    part = Distribution.from_state(json.loads(json.dumps(part.state(True))))
     other.add(second)
     part.merge(other)
     assert str(part.state(True)) == str(whole.state(True))

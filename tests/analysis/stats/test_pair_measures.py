@@ -194,10 +194,10 @@ def test_state_of_a_pair():
         one, two = PairMeasures(), PairMeasures()
         first, second = (rng.standard_normal((2, size)) for _ in range(2))
         one.add(*first)
-        other = PairMeasures.of(json.loads(json.dumps(one.state(True))))
+        other = PairMeasures.from_state(json.loads(json.dumps(one.state(True))))
         two.add(*second)
         for pair in (one, other):
             pair.merge(two)
         assert str(one.to_dict()) == str(other.to_dict())
-        short = PairMeasures.of(json.loads(json.dumps(one.state(False))))
+        short = PairMeasures.from_state(json.loads(json.dumps(one.state(False))))
         assert (short.l1, short.sqnr, short.cosine) == (one.l1, one.sqnr, one.cosine)

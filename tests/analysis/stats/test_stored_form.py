@@ -17,8 +17,8 @@ def test_integers_and_back(factor):
     real = form.real(integers)
     shape = (1, len(factor), 1) if len(factor) > 1 else ()
     assert np.array_equal(real, (integers / 16.0 / np.reshape(factor, shape)).astype(np.float32))
-    assert np.array_equal(form.integers(real, integers.dtype), integers)
-    assert np.array_equal(form.counts(real), integers)
+    assert np.array_equal(form.quantize(real, integers.dtype), integers)
+    assert np.array_equal(form.to_steps(real), integers)
 
 
 def test_factors_fit_the_channels_only():

@@ -15,7 +15,7 @@ BAD = self_test.SelfTestResult(1, 2, 30, (self_test.KernelDifference("venus", "y
 @pytest.mark.slow
 def test_it_finds_nothing_wrong_here(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINGERONNX_SIMD", raising=False)
-    text = here.good("doctor")
+    text = here.run_ok("doctor")
     assert f"numpy {np.__version__}" in text
     assert "all equal to the plain classes" in text
     assert text.endswith("nothing\n")

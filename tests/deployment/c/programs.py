@@ -77,11 +77,11 @@ def deploy_case(folder, model, data, stem, state=None, samples=3, many=False, **
     def build(place):
         found = api.quantize(model, data, effort="fast", state=state, **settings)
         how = {"stem": stem, "samples": samples, "state": state, "packages": "many" if many else "one"}
-        board = api.deploy(found, place / "board", data, **how).board
-        assert board.program is not None, board.without
+        board = api.deploy(found, place / "board", data, **how).contents
+        assert board.program is not None, board.missing_program_reason
         assert make_c_identifier(stem) == board.program.prefix
-        feeds = [run.feeds for run in board.found.values()]
-        result = DeployedCase(folder, board.program, board.cut.parts, board.calls, feeds, found.graph)
+        feeds = [run.feeds for run in board.sample_runs.values()]
+        result = DeployedCase(folder, board.program, board.partition.parts, board.calls, feeds, found.graph)
         (place / "made.pickle").write_bytes(pickle.dumps(result))
 
     shared = artefacts.folder_of("program", (model, data, stem, state, samples, many, settings), build)

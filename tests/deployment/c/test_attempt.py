@@ -75,7 +75,7 @@ def test_many_ports(tmp_path):
     made = programs.deploy_case(
         tmp_path / "board", programs.make_many_outputs(), nets.samples(programs.make_many_outputs(), 4), "wide"
     )
-    assert len(made.program.packages[0].outputs) == 66
+    assert len(made.program.unique_chip_parts[0].outputs) == 66
     assert not proof(made).failed
 
 
@@ -172,8 +172,8 @@ def test_the_range_of_a_host_part_is_that_of_all_calls(gap, fails):
     wanted = [np.float32([1e-4, 2e-4]), np.float32([0.5, 1])]
     part = SimpleNamespace(name="host1", targets=[SimpleNamespace(tensor="y", dtype="float32")])
     found = Proof(seen=[[SimpleNamespace(inputs=i, outputs=[a + np.float32(gap)])] for i, a in enumerate(wanted)])
-    program = SimpleNamespace(parts=[part], limits={"y": 1e-5})
-    hosts(found, program, SimpleNamespace(on_host=lambda name, number: [wanted[number]]))
+    program = SimpleNamespace(parts=[part], host_tolerances={"y": 1e-5})
+    hosts(found, program, SimpleNamespace(run_host_part=lambda name, number: [wanted[number]]))
     assert found.host == pytest.approx(gap, rel=0.02)
     assert bool(found.failed) == fails
     assert all("output 'y' is 1.2e-05 of its range" in text for text in found.failed)
@@ -187,7 +187,7 @@ class Drifting:
     def __init__(self, step):
         self.step = np.float32(step)
 
-    def sample(self, given):
+    def iter_parts(self, given):
         v = given["s"] * np.float32(0.5) + self.step
         q = np.floor(v + np.float32(0.5)).astype(np.int8)
         made = {"t": v * np.float32(0.5) + q * np.float32(2)}
@@ -234,10 +234,10 @@ def test_the_replay_is_no_weaker(several, tmp_path):
     seen = proof(several).seen
     assert len(seen) == len(several.feeds)
     golden = [collect_vectors(several.program, call) for call in several.calls]
-    first = several.program.packages[0]
+    first = several.program.unique_chip_parts[0]
     sizes = {
         len(
-            build.build_stub_containers(several.program, {p.name: 0 for p in several.program.packages}, calls)[
+            build.build_stub_containers(several.program, {p.name: 0 for p in several.program.unique_chip_parts}, calls)[
                 first.name
             ]
         )
@@ -308,7 +308,7 @@ def injected(several, tmp_path_factory):
     from lingeronnx.run.parts_runner import PartsRunner
 
     runner = PartsRunner(several.parts, "executor")
-    calls = [collect_vectors(several.program, list(runner.sample(feed))) for feed in zero]
+    calls = [collect_vectors(several.program, list(runner.iter_parts(feed))) for feed in zero]
     packages = list(
         build.build_stub_containers(several.program, compute_crcs(several.folder, several.program), calls).values()
     )

@@ -38,16 +38,16 @@ def made(tmp_path_factory):
 def test_one_package(made):
     """Equal parts share package, function and self-test."""
     program = made.program
-    assert len(program.packages) < len(program.chip)
-    assert len(program.functions) < len(program.host)
-    assert {p.number for p in program.chip} == set(range(len(program.packages)))
-    for part in program.kinds:
+    assert len(program.unique_chip_parts) < len(program.chip)
+    assert len(program.unique_host_parts) < len(program.host)
+    assert {p.package_index for p in program.chip} == set(range(len(program.unique_chip_parts)))
+    for part in program.unique_parts:
         assert (made.folder / part.file).is_file()
-    assert len(list(made.folder.glob("steps_host*.c"))) == len(program.functions)
+    assert len(list(made.folder.glob("steps_host*.c"))) == len(program.unique_host_parts)
     script = (made.folder / "pack.sh").read_text()
-    assert script.count("tpacker -g") == len(program.packages)
+    assert script.count("tpacker -g") == len(program.unique_chip_parts)
     assert "steps_self_test" in (made.folder / "steps_selftest.c").read_text()
-    assert f"vectors[{len(program.kinds)}]" in (made.folder / "steps_selftest.c").read_text()
+    assert f"vectors[{len(program.unique_parts)}]" in (made.folder / "steps_selftest.c").read_text()
 
 
 @needs_programs
@@ -86,7 +86,7 @@ def test_equal_but_for_names(made):
     """Parts with other weights or scales are not equal."""
     equal = find_equal_parts(made.parts.parts)
     kinds = {name for name, _ in equal.values()}
-    assert len(kinds) == len(made.program.kinds)
+    assert len(kinds) == len(made.program.unique_parts)
     for part in made.parts.parts:
         first, names = equal[part.name]
         assert set(names) >= {*part.inputs, *part.outputs}
@@ -105,7 +105,7 @@ def test_equal_but_for_names(made):
 def test_files_of_equal_parts(made):
     """Each part has the file of the first that is equal to it."""
     cut = partition_graph(read_integer_graph(made.folder / "steps.onnx"))
-    files = {part.name: cut.file("steps", part) for part in cut.parts.parts}
-    assert len(set(files.values())) == len(cut.kinds) == len(made.program.kinds)
+    files = {part.name: cut.get_file_name("steps", part) for part in cut.parts.parts}
+    assert len(set(files.values())) == len(cut.unique_parts) == len(made.program.unique_parts)
     assert all((made.folder / file).is_file() for file in files.values())
-    assert cut.choices.keys() == {part.name for part in cut.kinds if part.chip}
+    assert cut.arguments.keys() == {part.name for part in cut.unique_parts if part.chip}

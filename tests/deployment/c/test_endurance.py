@@ -35,7 +35,7 @@ def test_a_stream_keeps_its_states(made, monkeypatch):
     found = stream_test.run_stream_test(made.program, made.parts, made.folder, calls(made, 15))
     assert (found.calls, found.failed, len(found.errors)) == (15, [], 3)
     assert found.outputs > 0
-    assert not found.grows
+    assert not found.is_error_growing
 
 
 def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
@@ -50,6 +50,6 @@ def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
 
 def test_growth():
     """The last stretch against the first."""
-    assert stream_test.StreamTestResult(errors=[0.0, 1e-3]).grows
-    assert not stream_test.StreamTestResult(errors=[1e-3, 1.5e-3]).grows
-    assert not stream_test.StreamTestResult(errors=[1e-3]).grows
+    assert stream_test.StreamTestResult(errors=[0.0, 1e-3]).is_error_growing
+    assert not stream_test.StreamTestResult(errors=[1e-3, 1.5e-3]).is_error_growing
+    assert not stream_test.StreamTestResult(errors=[1e-3]).is_error_growing

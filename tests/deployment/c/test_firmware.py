@@ -154,7 +154,7 @@ def test_constants_in_shared_memory_are_nobody_elses(several, tmp_path):
 @pytest.mark.parametrize("at", (48, 56, 84), ids=("type", "size", "scale"))
 def test_ports_of_another_program(several, tmp_path, at):
     """A package that is whole and says that it is this program's, with another first input."""
-    first = several.program.packages[0]
+    first = several.program.unique_chip_parts[0]
     blob = (several.folder.parent / "packages").read_bytes()
     size = struct.unpack_from("<I", blob, 60)[0]
     body = bytearray(blob[64 : 64 + size])
@@ -163,7 +163,7 @@ def test_ports_of_another_program(several, tmp_path, at):
     assert rank
     assert bytes(body[at : at + 4]) != value
     body[at : at + 4] = value
-    words = first.choice.words
+    words = first.choice.argv
     head = blob[:56]
     assert head == make_package_header(
         "venus", 0, compute_crcs(several.folder, several.program)[first.name], build.compute_arguments_crc(words)

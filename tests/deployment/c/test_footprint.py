@@ -31,13 +31,13 @@ edge: { sourcename: "a.c:again" targetname: "a.c:again" label: "a.c:5:39" }
 def test_the_deepest_chain():
     """Bytes are added up along the calls; the deepest need not be the one with the largest function."""
     found = footprint.CallGraph()
-    found.read(GRAPH)
-    assert found.deepest("run") == (96, ("run", "two", "three"))
-    assert found.outside(["run"]) == ("expf",)
+    found.add_callgraph_info(GRAPH)
+    assert found.find_deepest_chain("run") == (96, ("run", "two", "three"))
+    assert found.find_external_functions(["run"]) == ("expf",)
     with pytest.raises(ConfigError, match="sized at run time"):
-        found.deepest("a.c:sized")
+        found.find_deepest_chain("a.c:sized")
     with pytest.raises(ConfigError, match="calls itself"):
-        found.deepest("a.c:again")
+        found.find_deepest_chain("a.c:again")
 
 
 def test_sections():
@@ -64,9 +64,9 @@ def test_equal_functions(core, tmp_path):
     words = [cc, *flags, *footprint._OPTIMIZED, "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.c")]
     subprocess.run(words, check=True, capture_output=True)
     found = footprint.CallGraph()
-    found.read((tmp_path / "a.ci").read_text())
-    assert sorted(name.rpartition(":")[2] for name in found.stack) == ["one", "run", "two"]
-    assert not any(":" in name for name in found.outside(["run"]))
+    found.add_callgraph_info((tmp_path / "a.ci").read_text())
+    assert sorted(name.rpartition(":")[2] for name in found.stack_bytes) == ["one", "run", "two"]
+    assert not any(":" in name for name in found.find_external_functions(["run"]))
 
 
 @pytest.mark.skipif(
@@ -82,11 +82,11 @@ def test_a_program_on_cores(tmp_path, monkeypatch):
         if shutil.which(cc) is None:
             continue
         found = footprint.measure_footprint(made.program, made.folder, core)
-        assert 0 < found.ram - made.program.arena < 256
-        assert 1000 < found.code < 8000
+        assert 0 < found.ram_bytes - made.program.arena_bytes < 256
+        assert 1000 < found.code_bytes < 8000
         assert 0 < found.run < 1024
-        assert found.chain[0] == "gap_run"
-        assert {"tForward", "expf"} <= set(found.outside)
+        assert found.deepest_chain[0] == "gap_run"
+        assert {"tForward", "expf"} <= set(found.external_functions)
     assert footprint.count_host_warnings(made.program, made.folder) is not None
     monkeypatch.setenv("PATH", "")
     assert footprint.format_footprints(made.program, made.folder) == [

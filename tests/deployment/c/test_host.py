@@ -36,7 +36,7 @@ def test_arrays_lie_in_given_memory():
     assert found.declaration == "void m_host1(const float *x, float *y, void *scratch__)"
     body = found.text.partition("static void m_host1_nodes(")[2]
     assert not re.search(r"^ +\w+ \w+(\[\d+\])+;", body, re.M)
-    assert found.scratch == 2 * x.nbytes  # three arrays between four nodes; the first's bytes serve the third
+    assert found.scratch_bytes == 2 * x.nbytes  # three arrays between four nodes; the first's bytes serve the third
     assert not re.search(r"^(?!static|EMX_NODE_FN|void m_host1\(|#|/|\s|\}|typedef)[\w ]+\(", found.text, re.M)
     assert "#define EMX_NODE_FN static inline" in found.text
     assert "malloc" not in found.text
@@ -64,7 +64,7 @@ def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
     subprocess.run(
         ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c", "-lm"], check=True
     )
-    have, scratch = np.zeros_like(want), np.zeros(found.scratch + 16, np.uint8)
+    have, scratch = np.zeros_like(want), np.zeros(found.scratch_bytes + 16, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, have, scratch)]
     ctypes.CDLL(str(tmp_path / "a.so")).m_host1(*pointers)
     np.testing.assert_allclose(have, want, atol=1e-5)

@@ -111,7 +111,7 @@ def test_dumps_are_what_verify_takes(made, tmp_path):
 def test_dumps_beside_one_part(made, tmp_path):
     """A chip part's graph is compared with its own tensors; those of host parts are not in it."""
     assert run(made.folder, "--dump", tmp_path).startswith("PASS")
-    for part in made.program.packages:
+    for part in made.program.unique_chip_parts:
         given = made.folder / f"golden/2/{part.name}/input.npz"
         found = verify(made.folder / part.file, given, dump=tmp_path)
         assert found.agrees

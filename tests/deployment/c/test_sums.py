@@ -64,7 +64,7 @@ def test_generated_sums_are_nearer(name, tmp_path, monkeypatch):
         y = np.zeros(result, np.float32)
         source = host_source.generate_host_source(model, "part", [x], [y])
         (place := tmp_path / word).mkdir()
-        computed(source.text, "part", place, x, y, np.zeros(source.scratch + 16, np.uint8))
+        computed(source.text, "part", place, x, y, np.zeros(source.scratch_bytes + 16, np.uint8))
         off[word] = float(np.sqrt(np.mean((y - exact) ** 2)) / np.abs(exact).max())
     assert off["blocks"] < 2e-6
     assert off["blocks"] < off["plain"] * 2 / 3

@@ -23,7 +23,7 @@ KINDS = ("max", "mse", "percentile", "kl")
 
 
 def stats(*values):
-    return TensorStats.of(np.array(values, np.float32))
+    return TensorStats.from_array(np.array(values, np.float32))
 
 
 def error(array, scale, bits=8):
@@ -47,7 +47,7 @@ def error(array, scale, bits=8):
 )
 def test_full_ranges(values, exponent, calibrator):
     """A range that fits a power of two exactly gets it: [-1, 127/128] 2^7, 0..255 2^-1, 0..127 2^0."""
-    seen = TensorStats.of(values.astype(np.float32))
+    seen = TensorStats.from_array(values.astype(np.float32))
     assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator) == 2.0**exponent
 
 
@@ -75,7 +75,7 @@ def test_max_value_formula(bits):
 def test_single_outlier(power):
     """One far value: mse cuts it and has the smaller error, max keeps it."""
     array = np.concatenate([np.random.default_rng(0).uniform(-1, 1, 200_000), [4.0]]).astype(np.float32)
-    seen = TensorStats.of(array)
+    seen = TensorStats.from_array(array)
     found = {kind: choose_symmetric_scale(seen, 8, power_of_two=power, calibrator=kind) for kind in ("max", "mse")}
     assert found["max"] * array.max() <= 128
     assert found["mse"] > found["max"]
@@ -89,7 +89,7 @@ def test_full_range_holds_everything(values):
     array = np.array(values, np.float32)
     if np.abs(array).max() < 1e-6:
         return
-    scale = full_range_scale(TensorStats.of(array), 8)
+    scale = full_range_scale(TensorStats.from_array(array), 8)
     reals = array.astype(np.float64) * scale
     assert reals.max() <= 127.5 * (1 + 1e-12)
     assert reals.min() >= -128.5 * (1 + 1e-12)
@@ -101,7 +101,7 @@ def test_full_range_holds_everything(values):
 def test_power_of_two_is_the_best(seed, size, bits):
     """Among the powers of two, mse is the brute-force minimum (or within 2 % of it: bins, not values, are counted)."""
     array = (np.random.default_rng(seed).standard_normal(3000) * size).astype(np.float32)
-    scale = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=True, calibrator="mse")
+    scale = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse")
     assert np.frexp(scale)[0] == 0.5
     best = min(error(array, 2.0**e, bits) for e in range(-10, 24))
     assert error(array, scale, bits) <= 1.02 * best
@@ -112,15 +112,15 @@ def test_power_of_two_is_the_best(seed, size, bits):
 def test_free_scale_is_no_worse(seed, bits):
     """A free scale is at least as good as the best power of two, to a few percent of its grid."""
     array = np.random.default_rng(seed).laplace(size=3000).astype(np.float32)
-    free = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=False, calibrator="mse")
-    bound = choose_symmetric_scale(TensorStats.of(array), bits, power_of_two=True, calibrator="mse")
+    free = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=False, calibrator="mse")
+    bound = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse")
     assert error(array, free, bits) <= 1.03 * error(array, bound, bits)
 
 
 @pytest.mark.parametrize("calibrator", KINDS)
 def test_scaling_the_tensor_by_a_power_of_two(calibrator):
     """Law: twice the tensor, half the scale."""
-    seen = TensorStats.of(np.random.default_rng(3).standard_normal(5000).astype(np.float32))
+    seen = TensorStats.from_array(np.random.default_rng(3).standard_normal(5000).astype(np.float32))
     scale = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator)
     assert choose_symmetric_scale(seen.scaled(4.0), 8, power_of_two=True, calibrator=calibrator) == scale / 4
 
@@ -139,7 +139,7 @@ def test_max_takes_the_whole_range():
 def test_threshold_is_the_percentile(seed, share, size):
     """Up to T lies the share of |x|, to a bin's width."""
     array = (np.random.default_rng(seed).standard_normal(20_000) * size).astype(np.float32)
-    seen = TensorStats.of(array)
+    seen = TensorStats.from_array(array)
     width = 2.0**seen.exponent
     found, sizes = percentile_threshold(seen, share), np.abs(array)
     assert np.mean(sizes <= found + width) >= share / 100
@@ -154,10 +154,10 @@ def test_threshold_of_known_distributions():
     """99.99 % of a Gaussian lie within 3.891 sigma, of a half-normal too, of a uniform within all but 1e-4."""
     rng = np.random.default_rng(0)
     gauss = rng.standard_normal(2_000_000).astype(np.float32)
-    assert percentile_threshold(TensorStats.of(gauss), PERCENTILE) == pytest.approx(3.891, abs=0.06)
-    assert percentile_threshold(TensorStats.of(np.abs(gauss)), PERCENTILE) == pytest.approx(3.891, abs=0.06)
+    assert percentile_threshold(TensorStats.from_array(gauss), PERCENTILE) == pytest.approx(3.891, abs=0.06)
+    assert percentile_threshold(TensorStats.from_array(np.abs(gauss)), PERCENTILE) == pytest.approx(3.891, abs=0.06)
     uniform = rng.uniform(-1, 1, 200_000).astype(np.float32)
-    assert percentile_threshold(TensorStats.of(uniform), PERCENTILE) == pytest.approx(0.9999, abs=5e-4)
+    assert percentile_threshold(TensorStats.from_array(uniform), PERCENTILE) == pytest.approx(0.9999, abs=5e-4)
     assert (
         percentile_threshold(stats(0.0, 0.0, 0.0, 5.0), 60.0) <= 2.0**-9
     )  # zeros count: the range is never zero itself
@@ -166,7 +166,7 @@ def test_threshold_of_known_distributions():
 def test_percentile_knows_the_sign():
     """One-sided data keep the half step beyond 127 that two-sided ones keep, and the share may be chosen."""
     array = np.linspace(0, 1, 100_001).astype(np.float32)
-    seen = TensorStats.of(array)
+    seen = TensorStats.from_array(array)
     assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile") == 64.0
     assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile", percentile=99.0) == 128.0
     assert choose_symmetric_scale(
@@ -202,7 +202,7 @@ def test_relative_entropy_by_hand(scale):
     rng = np.random.default_rng(1)
     for array in (rng.standard_normal(3000), np.maximum(rng.standard_normal(3000), 0), rng.uniform(-1, 3, 2000)):
         values = array.astype(np.float32)
-        seen = TensorStats.of(values)
+        seen = TensorStats.from_array(values)
         assert kl_divergence(seen, scale, -128, 127) == pytest.approx(entropy_by_hand(values, scale, seen), abs=1e-12)
 
 
@@ -227,7 +227,7 @@ def test_relative_entropy_ends():
 )
 def test_what_is_held_of_known_distributions(kind, make, low, high):
     """The largest value held at the free scale, in units of the distribution."""
-    seen = TensorStats.of(make(np.random.default_rng(2), 400_000).astype(np.float32))
+    seen = TensorStats.from_array(make(np.random.default_rng(2), 400_000).astype(np.float32))
     assert low <= 127 / choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) <= high * 1.001
 
 
@@ -236,7 +236,7 @@ def test_what_is_held_of_known_distributions(kind, make, low, high):
 def test_a_single_outlier_is_ignored(kind, outlier):
     """One value in 400 000 far outside moves neither the free scale by half nor the exponent by more than one."""
     array = np.random.default_rng(3).standard_normal(400_000)
-    without, with_it = (TensorStats.of(a.astype(np.float32)) for a in (array, np.append(array, outlier)))
+    without, with_it = (TensorStats.from_array(a.astype(np.float32)) for a in (array, np.append(array, outlier)))
     free = [choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) for seen in (without, with_it)]
     assert 1 / 1.5 < free[0] / free[1] < 1.5
     bound = [
@@ -264,7 +264,7 @@ def test_what_saturates_a_curve_anyway_is_cut():
         return 1 / (1 + np.exp(-x))
 
     values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(np.float32)
-    seen = TensorStats.of(values)
+    seen = TensorStats.from_array(values)
     plain = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse")
     behind = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse", consumer=ConsumerFunction(sigmoid))
 

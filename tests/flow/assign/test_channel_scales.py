@@ -180,12 +180,12 @@ def test_biases_fit(seed):
     """Law: after `legalize` no bias fills more than a quarter of its integer type, and no scale has grown."""
     rng = np.random.default_rng(seed)
     graph = nets.prepared(layers())
-    parts = Partition.of(graph, {}, GENERIC)
+    parts = Partition.build(graph, {}, GENERIC)
     tensors = {name: Affine(float(2.0 ** rng.uniform(0, 8))) for name in parts.activations}
     weights = {}
-    for node, op in parts.nodes:
-        for index in op.parameters(node):
-            axis, shape = op.format.channel_axis, ir.get_shape(node.inputs[index])
+    for node, op in parts.integer_nodes:
+        for index in op.weight_inputs(node):
+            axis, shape = op.integer_op.channel_axis, ir.get_shape(node.inputs[index])
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
             weights[ir.input_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
     tensors |= {name: q for name, (_, q) in weights.items()}
@@ -304,6 +304,6 @@ def test_which_layers_have_channels():
     found = {
         node.op_type
         for node in nets.prepared(layers()).graph
-        if (op := find_lowering_rule(node, GENERIC)[0]) is not None and op.format.channel_axis is not None
+        if (op := find_lowering_rule(node, GENERIC)[0]) is not None and op.integer_op.channel_axis is not None
     }
     assert found == {"Conv", "ConvTranspose", "Linear"}

@@ -25,7 +25,7 @@ def node_of(prepared, tensor):
 
 def test_all_of_it_holds_on_the_chip(prepared):
     assert prepared.moved == {}
-    own = resolve_scale_policy(prepared, prepared.parts).own
+    own = resolve_scale_policy(prepared, prepared.parts).overrides
     assert own["t"] == {"scale": 64.0, "out_bits": 32}
     assert {"bits": 8} in own.values()
     assert describe_ineffective_overrides(prepared) == []
@@ -33,15 +33,15 @@ def test_all_of_it_holds_on_the_chip(prepared):
 
 def test_of_a_layer_on_the_host_what_it_says_of_the_tensor_holds(prepared):
     """The next layer reads it in integers; the last layer's output stays in float."""
-    first = prepared.with_host({node_of(prepared, "t"): "too large"})
+    first = prepared.with_host_nodes({node_of(prepared, "t"): "too large"})
     assert first.moved == {node_of(prepared, "t"): "too large"}
-    own = resolve_scale_policy(first, first.parts).own
+    own = resolve_scale_policy(first, first.parts).overrides
     assert own["t"] == {"scale": 64.0}
     assert {"bits": 8} not in own.values()
     assert describe_ineffective_overrides(first) == [
         "override 't': 't' is computed by the host (too large); weight_bits 8, out_bits 32 has no effect"
     ]
-    last = prepared.with_host({node_of(prepared, "y"): "too large"})
+    last = prepared.with_host_nodes({node_of(prepared, "y"): "too large"})
     assert describe_ineffective_overrides(last) == [
         "override 'y': 'y' is computed by the host (too large); scale 8.0 has no effect"
     ]

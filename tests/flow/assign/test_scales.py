@@ -28,12 +28,12 @@ few = limit_examples(40, derandomize=True)
 
 def shared_by(model, row):
     """Return the shared scales of a model that becomes integer as a whole."""
-    return group_shared_scales(Partition.of(model, {}, row), row)
+    return group_shared_scales(Partition.build(model, {}, row), row)
 
 
 def legal(plan, model, row):
     """Return what `legalize` makes of a plan for such a model."""
-    parts = Partition.of(model, plan.floats, row)
+    parts = Partition.build(model, plan.floats, row)
     return legalize(plan, parts, group_shared_scales(parts, row), row)
 
 
@@ -75,7 +75,7 @@ def test_relu_output_governs_when_alone():
     model = single(lambda n: n.node("Relu", n.conv("x", (4, 3, 3, 3), out="c"), out="y"), 3, 6, 6)
     (group,) = [g for g in shared_by(model, VENUS) if "c" in g.tensors]
     assert group.tensors == ("c", "y")
-    assert group.statistics_of == ("y",)
+    assert group.observed_tensors == ("y",)
 
 
 def test_relu_output_does_not_govern_when_shared():
@@ -85,7 +85,7 @@ def test_relu_output_does_not_govern_when_shared():
     net.conv(net.node("Relu", c, out="r"), (4, 4, 3, 3), out="y")
     net.conv(c, (4, 4, 3, 3), out="z")
     (group,) = [g for g in shared_by(prepared(net.graph("y", "z")), VENUS) if "c" in g.tensors]
-    assert group.tensors == group.statistics_of == ("c", "r")
+    assert group.tensors == group.observed_tensors == ("c", "r")
 
 
 def test_relu_of_a_graph_output_does_not_govern():
@@ -93,7 +93,7 @@ def test_relu_of_a_graph_output_does_not_govern():
     net = nets.Net(3, 6, 6)
     net.node("Relu", net.conv("x", (4, 3, 3, 3), out="c"), out="y")
     (group,) = [g for g in shared_by(prepared(net.graph("y", "c")), VENUS) if "c" in g.tensors]
-    assert set(group.statistics_of) == {"c", "y"}
+    assert set(group.observed_tensors) == {"c", "y"}
 
 
 def test_moves_and_pools_are_tied():
@@ -116,10 +116,10 @@ def test_every_tensor_is_in_one_class():
     for net in nets.NETS:
         model = prepared(net())
         names = [name for group in shared_by(model, VENUS) for name in group.tensors]
-        assert sorted(names) == sorted(Partition.of(model, {}, VENUS).activations)
+        assert sorted(names) == sorted(Partition.build(model, {}, VENUS).activations)
         for group in shared_by(model, VENUS):
-            assert group.statistics_of
-            assert set(group.statistics_of) <= set(group.tensors)
+            assert group.observed_tensors
+            assert set(group.observed_tensors) <= set(group.tensors)
 
 
 # ---- legalize --------------------------------------------------------------------------------------------------------
@@ -159,10 +159,12 @@ def test_legalize(net, seed):
     """Law: whatever the exponents, afterwards every inequality holds, scales were only lowered, twice is once."""
     model = prepared_once(net)
     rng = np.random.default_rng(seed)
-    parameters = {str(n.inputs[i].name) for n, op in Partition.of(model, {}, VENUS).nodes for i in op.parameters(n)}
+    parameters = {
+        str(n.inputs[i].name) for n, op in Partition.build(model, {}, VENUS).integer_nodes for i in op.weight_inputs(n)
+    }
     tensors = {
         name: Affine(2.0 ** int(rng.integers(2, 20)))
-        for name in sorted({*Partition.of(model, {}, VENUS).activations, *parameters})
+        for name in sorted({*Partition.build(model, {}, VENUS).activations, *parameters})
     }
     for node in model.graph:
         if node.op_type == "Mul":  # keeps the result above the chip's smallest scale
@@ -172,7 +174,9 @@ def test_legalize(net, seed):
     assert inequalities(model, after.tensors) == []
     assert all(after.tensors[name].scale <= p.scale for name, p in tensors.items())
     assert all(after.tensors[name] == p for name, p in tensors.items() if name in parameters)
-    assert all(2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.of(model, {}, VENUS).activations)
+    assert all(
+        2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.build(model, {}, VENUS).activations
+    )
     again, more = legal(after, model, VENUS)
     assert again == after
     assert more == []
@@ -182,9 +186,11 @@ def test_legalize(net, seed):
 def test_legal_plan_is_left_alone():
     """What holds already is not touched and not reported."""
     model = prepared(nets.plain())
-    tensors = {name: Affine(16.0) for name in Partition.of(model, {}, VENUS).activations}
+    tensors = {name: Affine(16.0) for name in Partition.build(model, {}, VENUS).activations}
     tensors |= {
-        str(n.inputs[1].name): Affine(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(64.0)
+        for n, op in Partition.build(model, {}, VENUS).integer_nodes
+        if op.weight_inputs(n)
     }
     plan = Plan("venus", "q-value", tensors=tensors)
     assert legal(plan, model, VENUS) == (plan, [])
@@ -193,9 +199,11 @@ def test_legal_plan_is_left_alone():
 def test_generic_keeps_free_scales():
     """A platform that multiplies has no inequality, only shared scales."""
     model = prepared(nets.plain())
-    tensors = {name: Affine(17.5) for name in Partition.of(model, {}, GENERIC).activations}
+    tensors = {name: Affine(17.5) for name in Partition.build(model, {}, GENERIC).activations}
     tensors |= {
-        str(n.inputs[1].name): Affine(1.5) for n, op in Partition.of(model, {}, GENERIC).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(1.5)
+        for n, op in Partition.build(model, {}, GENERIC).integer_nodes
+        if op.weight_inputs(n)
     }
     plan = Plan("generic", "max-value", tensors=tensors)
     assert legal(plan, model, GENERIC) == (plan, [])
@@ -204,9 +212,11 @@ def test_generic_keeps_free_scales():
 def test_legalize_refuses_free_scales_on_a_chip():
     """A plan from a file may hold anything: the tensor is named."""
     model = prepared(nets.plain())
-    tensors = {name: Affine(17.5) for name in Partition.of(model, {}, VENUS).activations}
+    tensors = {name: Affine(17.5) for name in Partition.build(model, {}, VENUS).activations}
     tensors |= {
-        str(n.inputs[1].name): Affine(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(64.0)
+        for n, op in Partition.build(model, {}, VENUS).integer_nodes
+        if op.weight_inputs(n)
     }
     with pytest.raises(ConstraintError, match="has scale 17.5; venus takes powers of two only"):
         legal(Plan("venus", "q-value", tensors=tensors), model, VENUS)

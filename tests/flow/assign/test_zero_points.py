@@ -105,7 +105,7 @@ VALUES = st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=40).filte
 @given(VALUES, st.sampled_from(["max", "mse", "percentile", "kl"]), st.booleans(), st.sampled_from([4, 8]))
 def test_windows(values, calibrator, power, bits):
     """Law: 0 is one of the integers and exact; `max` holds every value within half a step."""
-    stats = TensorStats.of(np.float32(values))
+    stats = TensorStats.from_array(np.float32(values))
     scale, zero = choose_affine_qparams(stats, bits, power_of_two=power, calibrator=calibrator)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     assert low <= zero <= high
@@ -121,11 +121,11 @@ def test_windows(values, calibrator, power, bits):
 @given(VALUES)
 def test_a_window_errs_no_more_than_a_range_around_zero(values):
     """Law: what `mse` counts is not larger with a zero point, but for the step that symmetric integers have more."""
-    stats = TensorStats.of(np.float32(values))
+    stats = TensorStats.from_array(np.float32(values))
     scale, zero = choose_affine_qparams(stats, 8, power_of_two=False, calibrator="mse")
     around = choose_symmetric_scale(stats, 8, power_of_two=False, calibrator="mse")
-    with_zero = stats.error(scale, -128 - zero, 127 - zero)
-    assert with_zero <= stats.error(around, -128, 127) * 1.05 + 1e-3 / scale**2 + (0.5 / scale) ** 2
+    with_zero = stats.quantization_error(scale, -128 - zero, 127 - zero)
+    assert with_zero <= stats.quantization_error(around, -128, 127) * 1.05 + 1e-3 / scale**2 + (0.5 / scale) ** 2
 
 
 def test_what_is_never_negative_has_all_integers():
@@ -169,7 +169,7 @@ def test_a_plan_is_taken_over():
 def test_tied_tensors_share_the_zero_point():
     """`legalize` gives all tensors of a class scale and zero point of the coarsest."""
     graph = nets.prepared(line())
-    parts = Partition.of(graph, {}, GENERIC)
+    parts = Partition.build(graph, {}, GENERIC)
     shared = group_shared_scales(parts, GENERIC)
     tensors = {name: Affine(2.0 ** (i % 5), zero_point=i) for i, name in enumerate(parts.activations)}
     plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, shared, GENERIC)
@@ -186,7 +186,7 @@ def test_who_keeps_symmetric_integers():
     graph = nets.prepared(pairs())
     (softmax,) = [node for node in graph.graph if node.op_type == "Softmax"]
     assert found[softmax.inputs[0].name].zero_point == found[softmax.outputs[0].name].zero_point == 0
-    assert Partition.of(graph, {}, GENERIC).symmetric(GENERIC).keys() == {
+    assert Partition.build(graph, {}, GENERIC).symmetric_tensors(GENERIC).keys() == {
         softmax.inputs[0].name,
         softmax.outputs[0].name,
     }
@@ -211,8 +211,8 @@ def test_what_looks_at_tensors():
     result, data = asymmetric(layers), nets.samples(layers(), 8, seed=4)
     compared = lo.compare(layers(), result, data)
     for row in compared.rows:
-        if row.judged.count and row.held is not None:
-            assert row.judged.sqnr > 20, row.name
+        if row.effective.count and row.held is not None:
+            assert row.effective.sqnr > 20, row.name
     result = asymmetric(layers, effort="fast")  # channels are not equalized: tensors are the user's
     found = simulate(result.graph, data, taps=["all"])
     wanted = simulate(layers(), data, taps=["all"])
@@ -256,7 +256,7 @@ def test_operators_without_refuse_a_plan():
         with pytest.raises(lo.ConfigError, match=message):
             nets.quantized(pairs(), platform="generic", mode="max-value", plan=plan, effort="fast")
         with pytest.raises(lo.ConfigError, match=message):
-            lower(Partition.of(graph, {}, GENERIC), plan, GENERIC)
+            lower(Partition.build(graph, {}, GENERIC), plan, GENERIC)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def linears(relu):
 def layers(model):
     """The layers that are refined, by their outputs."""
     planned = plan_model(prepare_model(model, nets.samples(model, 32), None, {"platform": "generic"}))
-    return {ir.output_name(n): n for n, _ in planned.parts.nodes if n.op_type in ("Conv", "Linear")}
+    return {ir.output_name(n): n for n, _ in planned.partition.integer_nodes if n.op_type in ("Conv", "Linear")}
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -165,7 +165,7 @@ def test_only_layers_in_front_of_a_layer_move():
     for model, alike in ((alone, True), (linears(True), False)):
         planned = plan_model(prepare_model(model, nets.samples(model, 64), None, {"platform": "generic"}))
         weights = []
-        for methods in (RefinementOptions(), RefinementOptions(block=True)):
+        for methods in (RefinementOptions(), RefinementOptions(block_reconstruction=True)):
             made = next(n for n in refine_weights(planned, methods).graph if ir.output_name(n) == "a")
             weights.append(ir.const_value(made.inputs[1]))
         assert np.array_equal(*weights) == alike

@@ -131,4 +131,4 @@ def test_values_are_kept_where_they_are_looked_at(made):
     values = np.moveaxis(whole(layers, runner, pieces)[second], 1, -1).reshape(-1, 9)
     assert np.array_equal(found[second].values, values[found[second].index])
     assert found[first].values.nbytes == 0
-    assert found[first].inside.bits.nbytes == len(found[first].index)  # of five channels
+    assert found[first].representable.bits.nbytes == len(found[first].index)  # of five channels

@@ -28,7 +28,7 @@ def branching():
 
 def _prepared(graph, feed):
     planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
-    return planned.graph, find_refinable_layers(planned.parts)
+    return planned.graph, find_refinable_layers(planned.partition)
 
 
 def _changed(graph, node, weight, bias):
@@ -63,7 +63,7 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
     feed = {"x": np.random.default_rng(2).standard_normal((2, 4, 11, 9)).astype(np.float32)}
     monkeypatch.setattr("lingeronnx.flow.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures)
     planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
-    model, layers = planned.graph, find_refinable_layers(planned.parts)
+    model, layers = planned.graph, find_refinable_layers(planned.partition)
     power = np.square(_tensor(model, feed, "y")).sum()
     found = compute_output_moments(model, layers, ["y"], [feed])
     assert found.keys() == layers.keys()
@@ -91,7 +91,7 @@ def test_a_layer_in_front_of_an_unknown_operator_has_none():
     graph = n.graph("y")
     feed = {"x": smooth(16, 0)}
     planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic"}))
-    layers = find_refinable_layers(planned.parts)
+    layers = find_refinable_layers(planned.partition)
     assert len(layers) == 3
     assert compute_output_moments(planned.graph, layers, ["y"], [feed]).keys() == layers.keys() - {a}
 
@@ -100,9 +100,9 @@ def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
     """Each group counts once; where no gradient was seen the inputs alone speak."""
     rng = np.random.default_rng(3)
     gradients = rng.standard_normal((2, 5, 3, 4)) * np.array([1.0, 0.0])[:, None, None, None]
-    moments = OutputMoments.of(gradients)
+    moments = OutputMoments.from_gradients(gradients)
     inputs = np.stack([np.diag([1.0, 2, 3, 4]), np.diag([4.0, 3, 2, 1])])
-    mixed = moments.mixed(inputs)
+    mixed = moments.blend_input_moments(inputs)
     assert np.allclose(np.trace(mixed, axis1=1, axis2=2), 1)
     assert np.allclose(mixed[1], inputs[1] / 10)
     assert not np.allclose(mixed[0], inputs[0] / 10)
@@ -118,7 +118,7 @@ def test_outputs_come_nearer_on_unseen_data(bits):
     graph, test = net(), {"x": smooth(128, 1)}
     planned = plan_model(prepare_model(graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}))
     methods = RefinementOptions(outputs=True)
-    assert RefinementOptions().alike(methods, planned.parts, planned.plan) == (bits == 8)
+    assert RefinementOptions().is_equivalent(methods, planned.partition, planned.plan) == (bits == 8)
     graphs = [refine_weights(planned, each) for each in (RefinementOptions(), methods)]
     if bits == 8:
         both = [[value.const_value.numpy() for value in each.graph.initializers.values()] for each in graphs]
@@ -127,7 +127,7 @@ def test_outputs_come_nearer_on_unseen_data(bits):
     errors = []
     for each in graphs:
         measure = Agreement()
-        session = Session(lower(planned.parts.on(each), planned.plan, planned.target).graph)
+        session = Session(lower(planned.partition.with_graph(each), planned.plan, planned.target).graph)
         measure.add(_tensor(graph, test, "y"), session.run(["y"], test)[0])
         errors.append(measure.mse)
     assert errors[1] < errors[0]

@@ -39,7 +39,7 @@ def test_refined_integers_are_closer_on_unseen_data():
     graph = net()
     calib, test = {"x": smooth(64, 0)}, {"x": smooth(256, 1)}
     result = quantize(graph, calib)
-    plain = Session(lower(Partition.of(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
+    plain = Session(lower(Partition.build(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
     want = next(a for n, a, _ in FloatRunner(graph, ["y"]).run(test))
     errors = []
     for session in (plain, result.session()):
@@ -56,7 +56,11 @@ def _weights(planned, methods):
 
 @pytest.mark.parametrize(
     ("model", "bits", "idle"),
-    [(net, 4, {"aim", "behind", "descend"}), (net, 8, set()), (nets.plain, 8, {"behind"})],
+    [
+        (net, 4, {"match_float_outputs", "compensate_summands", "coordinate_descent"}),
+        (net, 8, set()),
+        (nets.plain, 8, {"compensate_summands"}),
+    ],
 )
 def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
     """With 4 bits all but `block` is done anyway; without a sum there is nothing to make up for."""
@@ -64,22 +68,29 @@ def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
     feed = {"x": smooth(16, 0)} if model is net else nets.samples(graph, 16)
     planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
     plain = _weights(planned, RefinementOptions())
-    methods = {switch: RefinementOptions(**{switch: True}) for switch in ("aim", "behind", "descend", "block")}
+    methods = {
+        switch: RefinementOptions(**{switch: True})
+        for switch in ("match_float_outputs", "compensate_summands", "coordinate_descent", "block_reconstruction")
+    }
     assert {
-        name for name, other in methods.items() if RefinementOptions().alike(other, planned.parts, planned.plan)
+        name
+        for name, other in methods.items()
+        if RefinementOptions().is_equivalent(other, planned.partition, planned.plan)
     } == idle
     assert all(_weights(planned, methods[name]) == plain for name in idle)
     if bits == 8:
-        assert _weights(planned, methods["descend"]) != plain
+        assert _weights(planned, methods["coordinate_descent"]) != plain
 
 
 def test_one_layer_of_8_bits_makes_a_difference():
     """Where a single weight has more bits than 4, methods that move it are another thing."""
     settings = {"platform": "generic", "weight_bits": 4, "overrides": {"y": {"weight_bits": 8}}}
     planned = plan_model(prepare_model(net(), {"x": smooth(32, 0)}, None, settings))
-    assert not RefinementOptions().alike(RefinementOptions(aim=True), planned.parts, planned.plan)
-    assert RefinementOptions().alike(
-        RefinementOptions(behind=True), planned.parts, planned.plan
+    assert not RefinementOptions().is_equivalent(
+        RefinementOptions(match_float_outputs=True), planned.partition, planned.plan
+    )
+    assert RefinementOptions().is_equivalent(
+        RefinementOptions(compensate_summands=True), planned.partition, planned.plan
     )  # the last layer feeds no sum
 
 

@@ -38,7 +38,7 @@ def climbing(plan, score):
 def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     """A score with its top some steps away, in both directions: the scales are the wished ones, shared ones too."""
     made = planned(platform=platform, mode=mode)
-    parts, plan, target = made.parts, made.plan, made.target
+    parts, plan, target = made.partition, made.plan, made.target
     shared = [group for group in group_shared_scales(parts, target) if group.tensors[0] in plan.tensors]
     wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(shared)}
     wish[shared[0].tensors[0]] = 0.0
@@ -56,7 +56,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     assert legalize(found, parts, shared, target)[0] == found
     for group in shared:
         assert len({found.tensors[name].scale for name in group.tensors}) == 1
-    if not target.power_of_two:  # a chip may not hold them all beside each other
+    if not target.needs_power_of_two_scales:  # a chip may not hold them all beside each other
         assert max(off(found).values()) < 1e-6
     assert sum(off(found).values()) < sum(off(plan).values())
 
@@ -64,7 +64,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
 def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
-    parts, plan, target = made.parts, made.plan, made.target
+    parts, plan, target = made.partition, made.plan, made.target
     shared = group_shared_scales(parts, target)
     assert search_scales_by_output_error(parts, plan, shared, target, frozenset(), lambda _: False) is plan
     fixed = frozenset(name for group in shared for name in group.tensors)

@@ -116,7 +116,7 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     assert set(added.values()) <= {HOST_SCALING_REASON}
     assert len(added) == left.count("Mul")
     np.testing.assert_array_equal(outputs(model, feed)["y"], before)
-    assert set(parts.with_floats(added).activations) <= {*stats, *alike}
+    assert set(parts.with_added_floats(added).activations) <= {*stats, *alike}
 
 
 def test_a_platform_without_exponents_needs_none():
@@ -134,7 +134,7 @@ def test_the_constants_are_settled(gain_in, gain_out):
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
     added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
-    parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
+    parts, stats = parts.with_added_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
     found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())

@@ -25,8 +25,8 @@ def same(left, right):
     assert (left.count, left.minimum, left.maximum) == (right.count, right.minimum, right.maximum)
     assert left.exponent == right.exponent
     np.testing.assert_array_equal(left.bins, right.bins)
-    spread = max(left.squares, right.squares, 1e-300)
-    assert abs(left.squares - right.squares) <= 1e-9 * spread
+    spread = max(left.sum_of_squares, right.sum_of_squares, 1e-300)
+    assert abs(left.sum_of_squares - right.sum_of_squares) <= 1e-9 * spread
 
 
 def naive_bins(array, exponent):
@@ -41,7 +41,7 @@ def naive_bins(array, exponent):
 @given(ARRAYS)
 def test_one_array(array):
     """Every field is what the plain definition gives; the bins are the finest that hold the range."""
-    seen = TensorStats.of(array)
+    seen = TensorStats.from_array(array)
     assert seen.count == array.size == seen.bins.sum()
     assert (seen.low, seen.high) == (array.min(), array.max())
     np.testing.assert_array_equal(seen.bins, naive_bins(array, seen.exponent))
@@ -57,33 +57,35 @@ def test_merge_is_exact(array, data):
     cut = data.draw(st.integers(0, len(array)))
     if cut in (0, len(array)):
         return
-    first, second = TensorStats.of(array[:cut]), TensorStats.of(array[cut:])
-    same(first.merge(second), TensorStats.of(array))
-    same(second.merge(first), TensorStats.of(array))
+    first, second = TensorStats.from_array(array[:cut]), TensorStats.from_array(array[cut:])
+    same(first.merge(second), TensorStats.from_array(array))
+    same(second.merge(first), TensorStats.from_array(array))
 
 
 @few
 @given(ARRAYS, ARRAYS, ARRAYS)
 def test_merge_is_associative(a, b, c):
     """Law: the order of merging does not matter, also for arrays of very different size and range."""
-    a, b, c = (TensorStats.of(array.reshape(-1)) for array in (a, b, c))
+    a, b, c = (TensorStats.from_array(array.reshape(-1)) for array in (a, b, c))
     same(a.merge(b).merge(c), a.merge(b.merge(c)))
 
 
 def test_merge_of_distant_ranges():
     """Small values next to a huge one end in the two bins around zero, by sign."""
-    small, huge = TensorStats.of(np.float32([1e-30, -1e-30, 0])), TensorStats.of(np.float32([1e9]))
+    small, huge = TensorStats.from_array(np.float32([1e-30, -1e-30, 0])), TensorStats.from_array(np.float32([1e9]))
     merged = small.merge(huge)
     assert merged.bins[HALF_BINS] == 2
     assert merged.bins[HALF_BINS - 1] == 1
-    same(merged, TensorStats.of(np.float32([1e-30, -1e-30, 0, 1e9])))
+    same(merged, TensorStats.from_array(np.float32([1e-30, -1e-30, 0, 1e9])))
 
 
 def test_memory_is_constant():
     """A tensor of a million elements and one of ten have fields of one size."""
     rng = np.random.default_rng(0)
     sizes = {
-        count: sum(np.asarray(field).nbytes for field in vars(TensorStats.of(rng.standard_normal((count, 4)))).values())
+        count: sum(
+            np.asarray(field).nbytes for field in vars(TensorStats.from_array(rng.standard_normal((count, 4)))).values()
+        )
         for count in (10, 250_000)
     }
     assert len(set(sizes.values())) == 1
@@ -94,18 +96,20 @@ def test_memory_is_constant():
 @given(ARRAYS, st.sampled_from([0.5, 1.0, 3.0, 1.3]))
 def test_scaled(array, factor):
     """``scaled(f)`` is the statistics of f times the tensor; twice is the product."""
-    seen = TensorStats.of(array).scaled(factor)
+    seen = TensorStats.from_array(array).scaled(factor)
     assert (seen.low, seen.high) == (float(array.min()) * factor, float(array.max()) * factor)
-    centres, counts = seen.occupied()
-    before, same_counts = TensorStats.of(array).occupied()
+    centres, counts = seen.nonzero_bins()
+    before, same_counts = TensorStats.from_array(array).nonzero_bins()
     np.testing.assert_allclose(centres, before * factor, rtol=1e-12, atol=0)
     np.testing.assert_array_equal(counts, same_counts)
     assert seen.scaled(2.0).factor == 2 * factor
     mean_square = np.mean(np.square(array.astype(np.float64) * factor))
-    assert seen.power == pytest.approx(mean_square, rel=1e-9)
-    twice = TensorStats.of(array).scaled(2.0)  # a power of two scales bins exactly
-    exact = TensorStats.of(2 * array)
-    assert twice.error(8.0, -128, 127) == pytest.approx(exact.error(8.0, -128, 127), rel=1e-12, abs=1e-60)
+    assert seen.mean_square == pytest.approx(mean_square, rel=1e-9)
+    twice = TensorStats.from_array(array).scaled(2.0)  # a power of two scales bins exactly
+    exact = TensorStats.from_array(2 * array)
+    assert twice.quantization_error(8.0, -128, 127) == pytest.approx(
+        exact.quantization_error(8.0, -128, 127), rel=1e-12, abs=1e-60
+    )
 
 
 @pytest.mark.parametrize("scale", (4.0, 32.0, 37.5, 128.0))
@@ -116,15 +120,15 @@ def test_error_against_the_raw_array(scale):
         array = array.astype(np.float32)
         held = np.clip(np.floor(array.astype(np.float64) * scale + 0.5), -128, 127) / scale
         brute = np.mean((held - array) ** 2)
-        assert TensorStats.of(array).error(scale, -128, 127) == pytest.approx(brute, rel=0.03)
+        assert TensorStats.from_array(array).quantization_error(scale, -128, 127) == pytest.approx(brute, rel=0.03)
 
 
 @few
 @given(ARRAYS)
 def test_centres(array):
     """A bin stands for the middle of the values it counts."""
-    seen = TensorStats.of(array)
-    centres, counts = seen.occupied()
+    seen = TensorStats.from_array(array)
+    centres, counts = seen.nonzero_bins()
     width = 2.0**seen.exponent
     want = np.unique((np.floor(array.astype(np.float64) / width) + 0.5) * width)
     np.testing.assert_array_equal(centres, want)
@@ -133,9 +137,9 @@ def test_centres(array):
 
 def test_all_zero():
     """A tensor of zeros has an empty range and no error at any scale."""
-    seen = TensorStats.of(np.zeros((4, 4), np.float32))
-    assert (seen.low, seen.high, seen.squares, seen.bins[HALF_BINS]) == (0, 0, 0, 16)
-    assert seen.error(128.0, -128, 127) < 1e-60
+    seen = TensorStats.from_array(np.zeros((4, 4), np.float32))
+    assert (seen.low, seen.high, seen.sum_of_squares, seen.bins[HALF_BINS]) == (0, 0, 0, 16)
+    assert seen.quantization_error(128.0, -128, 127) < 1e-60
 
 
 # ---- observing a model ---------------------------------------------------------------------------------------------
@@ -181,24 +185,24 @@ def test_what_is_known_is_not_counted_again():
     prepared = prepare_model(model, nets.samples(model, 40), None, {})
     before = calibrate_model(prepared)
     last = list(prepared.graph.graph)[-1]
-    less = prepared.with_host({str(last.name): "for a test"})
+    less = prepared.with_host_nodes({str(last.name): "for a test"})
     fresh, found = calibrate_model(less), calibrate_model(less, previous=before)
     assert found.stats.keys() == fresh.stats.keys() != before.stats.keys()
     assert any(found.stats[name] is stats for name, stats in before.stats.items())
     for name, want in fresh.stats.items():
         have = found.stats[name]
         np.testing.assert_array_equal(have.bins, want.bins)
-        assert (have.low, have.high, have.power) == (want.low, want.high, want.power)
+        assert (have.low, have.high, have.mean_square) == (want.low, want.high, want.mean_square)
 
 
 @limit_examples(40)
 @given(st.lists(ARRAYS, min_size=2, max_size=4))
 def test_counting_on_is_merging(arrays):
     """Law: an array more is as if its own statistics were merged in, to the last bit of the bins."""
-    merged, counted = TensorStats.of(arrays[0]), TensorStats.of(arrays[0])
+    merged, counted = TensorStats.from_array(arrays[0]), TensorStats.from_array(arrays[0])
     for array in arrays[1:]:
-        merged = merged.merge(TensorStats.of(array))
-        counted = counted.with_more(array, (float(array.min()), float(array.max())))
+        merged = merged.merge(TensorStats.from_array(array))
+        counted = counted.extend_with(array, (float(array.min()), float(array.max())))
     same(merged, counted)
 
 
@@ -210,7 +214,7 @@ def test_factors_of_channels(samples, channels, length, seed):
     array = rng.normal(0, 3, (samples, channels, length) if length else (samples, channels)).astype(np.float32)
     factors = rng.uniform(0.1, 9, channels if seed % 3 else 1)
     product = (array * factors.reshape(-1, *[1] * (array.ndim - 2))).astype(np.float32)
-    same(TensorStats.of(array, factors=factors), TensorStats.of(product))
+    same(TensorStats.from_array(array, factors=factors), TensorStats.from_array(product))
 
 
 @pytest.mark.parametrize("axis", [1, -1])

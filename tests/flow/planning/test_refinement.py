@@ -85,10 +85,10 @@ def test_a_tail_left_to_the_host_changes_no_layer():
     first = plan_model(prepared)
     before = first, refine_weights(first)
     tail = [str(node.name) for node in prepared.graph.graph if node.op_type in ("Sqrt", "Abs", "Curve")]
-    second = plan_model(prepared.with_host(dict.fromkeys(tail, "for a test")), previous=first.observed)
+    second = plan_model(prepared.with_host_nodes(dict.fromkeys(tail, "for a test")), previous=first.calibration)
     heard = []
     again = refine_weights(second, previous=before, progress=lambda what, *_: heard.append(what))
-    names = find_refinable_layers(second.parts).keys()
+    names = find_refinable_layers(second.partition).keys()
     assert len(names) == 3
     for name in names:
         for want, have in zip(constants(refine_weights(second), name), constants(again, name), strict=True):
@@ -104,8 +104,8 @@ def test_behind_a_change_layers_are_refined_again():
     prepared = prepare_model(net(), x, None, {})
     planned = plan_model(prepared)
     before = planned, refine_weights(planned)
-    names = list(find_refinable_layers(planned.parts))
-    node = find_refinable_layers(planned.parts)[names[1]]
+    names = list(find_refinable_layers(planned.partition))
+    node = find_refinable_layers(planned.partition)[names[1]]
     wide = planned.plan.tensors[ir.input_name(node, 1)]
     tensors = {**planned.plan.tensors, ir.input_name(node, 1): wide.changed(wide.scale / 2)}
     other = replace(planned, plan=planned.plan.with_tensors(tensors))

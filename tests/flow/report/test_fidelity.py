@@ -29,7 +29,7 @@ def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
     seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
     assert np.concatenate([feeds["x"] for feeds in data.held()])[:, 0].tolist() == held
     assert seen.tolist() == [i for i in range(640) if i not in held]
-    peeked = next(iter(data.peek(560)))[0]["x"][:, 0]
+    peeked = next(iter(data.peek_batch(560)))[0]["x"][:, 0]
     assert peeked.tolist() == seen[:560].tolist()
 
 
@@ -147,11 +147,11 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     made = build_candidate(prepared, planned, planned.graph)
-    (have,) = made.checked.session().run(["z"], {"x": x})
+    (have,) = made.checked_model.session().run(["z"], {"x": x})
     each = np.square(x.astype(np.float64) @ weight - have).sum(axis=1)
     power = np.square(x.astype(np.float64) @ weight).sum()
-    assert made.fidelity.inner_errors[0] == pytest.approx(each, rel=1e-3)
-    assert made.fidelity.inner_power == pytest.approx([power], rel=1e-4)
-    assert made.fidelity.inner_level == pytest.approx(10 * np.log10(power / each.sum()), abs=1e-3)
-    assert made.fidelity.errors.shape == made.fidelity.inner_errors.shape
+    assert made.fidelity.measured_errors[0] == pytest.approx(each, rel=1e-3)
+    assert made.fidelity.measured_power == pytest.approx([power], rel=1e-4)
+    assert made.fidelity.min_measured_sqnr_db == pytest.approx(10 * np.log10(power / each.sum()), abs=1e-3)
+    assert made.fidelity.errors.shape == made.fidelity.measured_errors.shape
     assert made.fidelity.power[0] < power  # shares, of one each

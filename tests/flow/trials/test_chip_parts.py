@@ -36,14 +36,14 @@ def test_float_operators_in_the_middle_make_parts():
     result = made(islands())
     program = result.report.program
     assert [part.name for part in program.parts] == ["chip1", "host1", "chip2", "host2", "chip3"]
-    assert program.runs
+    assert program.runs_correctly
     assert not result.report.chip_ready
     assert (
         result.report.runs_text
         == "3 chip parts (100.0 % of MACs), 2 host parts (0.0 %, 1.02 k float operations per call)"
     )
     assert program.shared == max(part.shared for part in program.chip)
-    assert program.psram == sum(part.psram for part in program.chip)
+    assert program.psram_bytes == sum(part.psram for part in program.chip)
 
 
 def test_one_part_is_what_it_was_before():
@@ -152,8 +152,8 @@ def test_a_model_of_which_nothing_would_be_left_stays_and_is_refused():
 def test_parts_are_written_with_a_line_each(tmp_path):
     result = made(islands())
     done = result.write(tmp_path / "m.onnx")
-    assert [path.name for path in done.parts] == ["m_chip1.onnx", "m_chip2.onnx", "m_chip3.onnx"]
-    for path, part in zip(done.parts, done.report.program.chip, strict=True):
+    assert [path.name for path in done.chip_parts] == ["m_chip1.onnx", "m_chip2.onnx", "m_chip3.onnx"]
+    for path, part in zip(done.chip_parts, done.report.program.chip, strict=True):
         assert path.is_file()
         assert str(path) in part.packer
     assert done.report.to_dict()["runs"] == result.report.runs_text
@@ -207,7 +207,7 @@ def test_a_layer_that_needs_too_much_memory_goes_alone():
     assert not one.report.chip_ready
     assert not any(node.op_type == "Conv" for node in one.report.host_part)
     result = made(wide_layer(), platform=small, max_parts=9)
-    assert result.report.chip_ready or result.report.program.runs
+    assert result.report.chip_ready or result.report.program.runs_correctly
     assert any("bytes are needed" in node.why for node in [*result.report.host_part, *result.report.float_nodes])
     assert 0 < result.report.integer_macs < 1
 
@@ -266,8 +266,8 @@ def test_shared_memory_and_psram_are_planned_over_all_parts():
     ]
     program = ProgramReport(tuple(parts))
     assert program.shared == 300 + 50 + 250
-    assert program.psram == 1023
-    assert program.crossings == 2
+    assert program.psram_bytes == 1023
+    assert program.host_chip_transfers == 2
 
 
 def test_a_refused_part_names_the_option_that_moves_layers():
@@ -276,6 +276,6 @@ def test_a_refused_part_names_the_option_that_moves_layers():
     model = wide_layer()
     plain, moved = made(model, platform=small), made(model, platform=small, max_parts=16)
     assert plain.report.next[0].options == ("--max-parts 16",)
-    assert plain.report.next[0].gives.startswith("chip1 refused")
-    assert moved.report.chip_ready or moved.report.program.runs
+    assert plain.report.next[0].effect.startswith("chip1 refused")
+    assert moved.report.chip_ready or moved.report.program.runs_correctly
     assert not any("--max-parts" in option for step in moved.report.next for option in step.options)

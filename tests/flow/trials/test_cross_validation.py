@@ -52,9 +52,11 @@ def test_a_gain_and_its_error(n, outputs, seed):
     without = [between([i for i in every if i != left]) for left in every]
     mean = sum(without) / n
     assert found.value == pytest.approx(between(every))
-    assert found.error == pytest.approx(math.sqrt((n - 1) / n * sum((g - mean) ** 2 for g in without)), abs=1e-9)
+    assert found.standard_error_db == pytest.approx(
+        math.sqrt((n - 1) / n * sum((g - mean) ** 2 for g in without)), abs=1e-9
+    )
     worst = [min(level(e[o], power[o]) for o in range(outputs)) for e in (new, old)]
-    assert found.worst == pytest.approx(worst[0] - worst[1], abs=1e-9)
+    assert found.worst_output_db == pytest.approx(worst[0] - worst[1], abs=1e-9)
     assert compute_gain(new, old, power, n).value == pytest.approx(-found.value)
 
 
@@ -67,13 +69,13 @@ def test_what_is_clear():
     old[0, 0] = 30.0
     power = np.array([1000.0])
     assert compute_gain(old, lucky, power, 40).value > 2
-    assert not compute_gain(old, lucky, power, 40).clear(0.02, 1.645)
-    assert compute_gain(old, steady * old, power, 40).clear(0.02, 1.645)
-    assert not Gain(1.0, 0.1, 40, worst=-0.1).clear(0.02, 1.645)
-    assert not Gain(0.01, 0.0, 40).clear(0.02, 1.645)
-    assert Gain(0.0, 0.0, 40).hopeless(1.645)
-    assert not Gain(-0.1, 0.1, 40).hopeless(1.645)
-    assert math.isinf(compute_gain(old[:, :1], lucky[:, :1], power, 1).error)
+    assert not compute_gain(old, lucky, power, 40).is_significant(0.02, 1.645)
+    assert compute_gain(old, steady * old, power, 40).is_significant(0.02, 1.645)
+    assert not Gain(1.0, 0.1, 40, worst_output_db=-0.1).is_significant(0.02, 1.645)
+    assert not Gain(0.01, 0.0, 40).is_significant(0.02, 1.645)
+    assert Gain(0.0, 0.0, 40).is_hopeless(1.645)
+    assert not Gain(-0.1, 0.1, 40).is_hopeless(1.645)
+    assert math.isinf(compute_gain(old[:, :1], lucky[:, :1], power, 1).standard_error_db)
     assert compute_gain(0 * old, 0 * old, power, 40).value == 0
 
 
@@ -83,15 +85,15 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     x = nets.samples(net, 32)["x"]
     prepared = prepare_model(net, {"x": x}, None, {}, hold_out=False)
     planned = plan_model(prepared)
-    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).start(planned, RefinementOptions())
+    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).evaluate_baseline(planned, RefinementOptions())
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).start(planned, RefinementOptions())
+    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).evaluate_baseline(planned, RefinementOptions())
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
     assert set(changed) <= {0, 5}
     assert len(changed)
-    same = [_weights(a) == _weights(b) for a, b in zip(trial.exact, moved.exact, strict=True)]
+    same = [_weights(a) == _weights(b) for a, b in zip(trial.float_graphs, moved.float_graphs, strict=True)]
     assert same == [True, False, False, False]
 
 
@@ -109,9 +111,9 @@ def test_samples_on_another_axis_are_dealt_there():
     planned = plan_model(prepared)
     assert count_samples(planned, {"x": x}) == 16
     trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
-    found = trials.start(planned, RefinementOptions())
-    for k, (exact, errors) in enumerate(zip(found.exact, found.errors, strict=True)):
-        session = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph)
+    found = trials.evaluate_baseline(planned, RefinementOptions())
+    for k, (exact, errors) in enumerate(zip(found.float_graphs, found.errors, strict=True)):
+        session = Session(lower(planned.partition.with_graph(exact), planned.plan, planned.target).graph)
         part = x[:, 4 * k : 4 * k + 4]
         assert errors.sum() == pytest.approx(
             np.square(part @ weight - session.run(["y"], {"x": part})[0]).sum(), rel=1e-3
@@ -158,7 +160,7 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert select_measured_tensors(planned) == ["z"]
-    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).start(planned, RefinementOptions())
+    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).evaluate_baseline(planned, RefinementOptions())
     without = ir.from_proto(net.proto("z"))
     power = [np.square(array, dtype=np.float64).sum() for _, array, _ in FloatRunner(without, ["z"]).run(feed)]
     assert 0 < sum(errors.sum() for errors in trial.errors) < 0.01 * sum(power)

@@ -18,7 +18,7 @@ from tests import artefacts, nets
 from tests.oracles.curves import curve
 from tests.oracles.fixed import rsh, sat
 
-CHIPS = [target for target in PLATFORMS if target.packs]
+CHIPS = [target for target in PLATFORMS if target.has_packer]
 WIDE = {"z": {"out_bits": 32}}
 
 
@@ -42,7 +42,7 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     (output,) = result.chip.graph.outputs
     assert (output.name, output.dtype) == ("z_q32", ir.DataType.INT32)
     assert not [node for node in result.chip.graph if node.op_type == "Dequant"]
-    tail = split_into_parts(result.graph, target).host[-1].graph
+    tail = split_into_parts(result.graph, target).host_parts[-1].graph
     assert {node.domain for node in tail.graph} == {""}
     raw = lo.Session(result.chip).run(None, feed)[0]
     ((_, got, _),) = FloatRunner(tail, {"y" if softmax else "z"}).run({"z_q32": raw})

@@ -51,8 +51,8 @@ def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
     best = of_one_plan(uneven())
     feed = best.prepared.data.first(32)
     session = open_lowered_session(best.lowered.graph, best.planned.target)
-    arrives = by_operator(best.exact, measure_tensor_sqnr(best.lowered.graph, best.exact, session, feed))
-    own = by_operator(best.exact, measure_node_sqnr(best))
+    arrives = by_operator(best.float_graph, measure_tensor_sqnr(best.lowered.graph, best.float_graph, session, feed))
+    own = by_operator(best.float_graph, measure_node_sqnr(best))
     assert [groups for groups, _ in own] == [1, 8, 1]
     assert own[0][1] == pytest.approx(arrives[0][1], abs=1)  # nothing is before it
     assert own[1][1] < 10 < 25 < min(own[0][1], own[2][1])
@@ -62,7 +62,7 @@ def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
 def test_layers_leave_the_worst_first_as_long_as_nine_tenths_stay():
     best = of_one_plan(uneven())
     parts = best.prepared.parts
-    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    layers = [node for node, _ in parts.integer_nodes if node.op_type == "Conv"]
     names = [str(node.name) for node in layers]
     own = {str(node.outputs[0].name): level for node, level in zip(layers, (12.0, 5.0, 8.0), strict=True)}
     assert find_low_sqnr_nodes(parts, own, 4.0) == {}
@@ -83,10 +83,10 @@ def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
 def test_all_that_is_no_layer_is_the_last_thing_tried():
     """Without an end to the level all nodes without products leave, and of layers those that are weak, as before."""
     best = of_one_plan(uneven())
-    parts = best.prepared.parts.with_floats({})
-    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    parts = best.prepared.parts.with_added_floats({})
+    layers = [node for node, _ in parts.integer_nodes if node.op_type == "Conv"]
     own = {str(node.outputs[0].name): level for node, level in zip(layers, (40.0, 5.0, 35.0), strict=True)}
-    others = {str(node.name) for node, op in parts.nodes if node.op_type != "Conv"}
+    others = {str(node.name) for node, op in parts.integer_nodes if node.op_type != "Conv"}
     assert {*find_low_sqnr_nodes(parts, own, math.inf)} == others | {str(layers[1].name)}
     own[str(layers[1].outputs[0].name)] = 31.0
     assert {*find_low_sqnr_nodes(parts, own, math.inf)} == others
@@ -97,8 +97,8 @@ def test_what_multiplies_each_number_by_another_is_no_layer():
     net = Net(8, 8, 8, seed=3)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
     model = net.graph(net.conv(net.node("Erf", net.conv(a, (8, 1, 1, 1), group=8)), (8, 8, 3, 3), out="y"))
-    parts = of_one_plan(model).prepared.parts.with_floats({})
-    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    parts = of_one_plan(model).prepared.parts.with_added_floats({})
+    layers = [node for node, _ in parts.integer_nodes if node.op_type == "Conv"]
     own = {str(node.outputs[0].name): 40.0 for node in layers}
     found = find_low_sqnr_nodes(parts, own, math.inf)
     assert [str(node.name) in found for node in layers] == [False, True, False]

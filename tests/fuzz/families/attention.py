@@ -13,29 +13,29 @@ def attention(net, x, heads, mask):
     each = width // heads
     q, k, v = (net.linear(x, width, bias=net.chance(0.5)) for _ in range(3))
     if heads > 1 or net.chance(0.3):
-        q, v = (net.turn(net.reshape(part, steps, heads, each), 0, 2, 1, 3) for part in (q, v))
-        k = net.turn(net.reshape(k, steps, heads, each), 0, 2, 3, 1)
+        q, v = (net.transpose(net.reshape(part, steps, heads, each), 0, 2, 1, 3) for part in (q, v))
+        k = net.transpose(net.reshape(k, steps, heads, each), 0, 2, 3, 1)
         shape, rows = (heads, steps, steps), (heads, steps, each)
     else:
-        k = net.turn(k, 0, 2, 1)
+        k = net.transpose(k, 0, 2, 1)
         shape, rows = (steps, steps), (steps, width)
     factor = np.float32(1 / np.sqrt(each))
     if net.chance(0.3):
-        q = net.same("Mul", q, net.const(factor))
+        q = net.add_elementwise("Mul", q, net.const(factor))
         scores = net.add("MatMul", [q, k], shape)
     else:
         scores = net.add("MatMul", [q, k], shape)
         scores = (
-            net.same("Div", scores, net.const(1 / factor))
+            net.add_elementwise("Div", scores, net.const(1 / factor))
             if net.chance(0.5)
-            else net.same("Mul", scores, net.const(factor))
+            else net.add_elementwise("Mul", scores, net.const(factor))
         )
     if mask:
         above = np.triu(np.full((steps, steps), net.pick(-1e4, -1e9, -30.0)), 1)
-        scores = net.same("Add", scores, net.const(above.astype(np.float32)))
-    y = net.add("MatMul", [net.same("Softmax", scores, axis=-1), v], rows)
+        scores = net.add_elementwise("Add", scores, net.const(above.astype(np.float32)))
+    y = net.add("MatMul", [net.add_elementwise("Softmax", scores, axis=-1), v], rows)
     if len(rows) == 3:
-        y = net.reshape(net.turn(y, 0, 2, 1, 3), steps, width)
+        y = net.reshape(net.transpose(y, 0, 2, 1, 3), steps, width)
     return net.linear(y, width)
 
 
@@ -49,7 +49,7 @@ def forward(net, x):
 def around(net, x, layer, before):
     """A layer with the way around it, and a norm before or after."""
     y = layer(net.layer_norm(x) if before else x)
-    y = net.same("Add", *net.pick((x, y), (y, x)))
+    y = net.add_elementwise("Add", *net.pick((x, y), (y, x)))
     return y if before or net.chance(0.2) else net.layer_norm(y)
 
 
@@ -60,7 +60,7 @@ def build(net):
     x = net.enter(steps, net.between(1, 12))
     x = net.linear(x, width) if net.chance(0.8) or net.size[x][-1] != width else x
     if net.chance(0.6):
-        x = net.same("Add", x, net.real(1, steps, width, spread=0.5))
+        x = net.add_elementwise("Add", x, net.real(1, steps, width, spread=0.5))
     before, mask = net.chance(0.5), net.chance(0.4)
     for _ in range(net.between(1, 2)):
         x = around(net, x, lambda rows: attention(net, rows, heads, mask), before)

@@ -16,27 +16,32 @@ def safe(net, x):
     if SINCE.get(kind, 0) > net.opset:
         kind = "Sigmoid"
     if kind == "Mish":
-        return net.same("Mish", x)
+        return net.add_elementwise("Mish", x)
     if kind == "Clip":
         low, high = net.pick((-1.0, 1.0), (0.0, 1.0), (-0.5, 2.0), (0.0, 20.0))
-        return net.same("Clip", x, net.const(np.float32(low)), net.const(np.float32(high)))
+        return net.add_elementwise("Clip", x, net.const(np.float32(low)), net.const(np.float32(high)))
     return net.act(x, kind)
 
 
 def positive(net, x):
     """A function that takes numbers above 0."""
-    above = net.same("Add", net.same(net.pick("Abs", "Softplus", "Sigmoid"), x), net.const(np.float32(0.3)))
+    above = net.add_elementwise(
+        "Add", net.add_elementwise(net.pick("Abs", "Softplus", "Sigmoid"), x), net.const(np.float32(0.3))
+    )
     kind = net.pick(*POSITIVE)
     if kind == "Pow":
-        return net.same("Pow", above, net.const(np.float32(net.pick(0.5, 2.0, 1.5, -1.0))))
+        return net.add_elementwise("Pow", above, net.const(np.float32(net.pick(0.5, 2.0, 1.5, -1.0))))
     if kind == "Div":
-        return net.same("Div", x, above)
-    return net.same(kind, above)
+        return net.add_elementwise("Div", x, above)
+    return net.add_elementwise(kind, above)
 
 
 def growing(net, x):
     """The exponential of small numbers."""
-    return net.same("Exp", net.same("Mul", net.same("Tanh", x), net.const(np.float32(net.pick(-1.0, 0.5, 2.0)))))
+    return net.add_elementwise(
+        "Exp",
+        net.add_elementwise("Mul", net.add_elementwise("Tanh", x), net.const(np.float32(net.pick(-1.0, 0.5, 2.0)))),
+    )
 
 
 def constant(net, x):
@@ -48,7 +53,7 @@ def constant(net, x):
     k = net.const(values.astype(np.float32))
     if kind in ("Add", "Mul", "Sub") and net.chance(0.3):
         return net.add(kind, [k, x], shape)
-    return net.same(kind, x, k)
+    return net.add_elementwise(kind, x, k)
 
 
 def layer(net, x):

@@ -27,7 +27,7 @@ def residual(net, x):
     around = x if stride == 1 else net.convolve(x, wide, 1, stride, pads=[0] * 4)
     if net.size[around] != net.size[after]:
         return after
-    return net.act(net.same("Add", *net.pick((after, around), (around, after))), "Relu", "none", "relu6")
+    return net.act(net.add_elementwise("Add", *net.pick((after, around), (around, after))), "Relu", "none", "relu6")
 
 
 def separable(net, x):
@@ -38,13 +38,13 @@ def separable(net, x):
     wide = net.size[x][0]
     x = net.act(net.convolve(x, wide, net.pick(3, 3, 5), net.pick(1, 1, 2), group=wide), "relu6", "Relu", "none")
     x = net.convolve(x, channels if net.chance(0.6) else net.between(2, 10), 1)
-    return net.same("Add", x, around) if net.size[x] == net.size[around] else x
+    return net.add_elementwise("Add", x, around) if net.size[x] == net.size[around] else x
 
 
 def dense(net, x):
     """What comes in beside what a convolution makes of it."""
     more = net.act(net.convolve(x, net.between(1, 5), 3), "Relu", "Sigmoid")
-    return net.cat(*net.pick((x, more), (more, x)))
+    return net.concat(*net.pick((x, more), (more, x)))
 
 
 def gated(net, x):
@@ -52,7 +52,7 @@ def gated(net, x):
     channels = net.size[x][0]
     mean = net.add("GlobalAveragePool", [x], (channels, 1, 1))
     gate = net.convolve(net.act(net.convolve(mean, net.between(1, 6), 1), "Relu"), channels, 1)
-    return net.same("Mul", x, net.act(gate, "Sigmoid", "HardSigmoid"))
+    return net.add_elementwise("Mul", x, net.act(gate, "Sigmoid", "HardSigmoid"))
 
 
 def pooled(net, x):
@@ -90,7 +90,7 @@ def head(net, x):
     if kind != "map":
         y = net.pool(x, "MaxPool", 2, 2) if kind == "flat" else x
         y = net.linear(net.flat(y) if kind == "flat" else net.global_mean(y), net.between(2, 10))
-        found.append(net.same("Softmax", y, axis=-1) if net.chance(0.3) else y)
+        found.append(net.add_elementwise("Softmax", y, axis=-1) if net.chance(0.3) else y)
     return found
 
 
@@ -98,7 +98,7 @@ def build(net):
     """Draw a net on images."""
     channels, height, width = net.between(1, 6), net.between(7, 18), net.between(5, 18)
     if net.chance(0.1):  # channels last, as other frameworks have it
-        x = net.turn(net.enter(height, width, channels), 0, 3, 1, 2)
+        x = net.transpose(net.enter(height, width, channels), 0, 3, 1, 2)
     else:
         x = net.enter(channels, height, width)
     x = net.act(net.convolve(x, net.between(2, 9), 3, net.pick(1, 1, 2)))

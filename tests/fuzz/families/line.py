@@ -13,15 +13,15 @@ def causal(net, x):
     else:
         y = net.convolve(x, channels, kernel, dilation=dilation, pads=[reach, 0])
     y = net.act(y, "Relu", "LeakyRelu", "Tanh", "silu")
-    return net.same("Add", y, x) if net.chance(0.7) else y
+    return net.add_elementwise("Add", y, x) if net.chance(0.7) else y
 
 
 def wavenet(net, x):
     """A gate of tanh and sigmoid."""
     channels = net.size[x][0]
     a, b = (net.convolve(x, channels, 3) for _ in range(2))
-    y = net.same("Mul", net.same("Tanh", a), net.same("Sigmoid", b))
-    return net.same("Add", net.convolve(y, channels, 1), x)
+    y = net.add_elementwise("Mul", net.add_elementwise("Tanh", a), net.add_elementwise("Sigmoid", b))
+    return net.add_elementwise("Add", net.convolve(y, channels, 1), x)
 
 
 def plain(net, x):
@@ -37,7 +37,7 @@ def separable(net, x):
     wide = net.size[x][0]
     y = net.act(net.convolve(x, wide, net.pick(3, 5, 9), group=wide), "Relu", "none", "relu6")
     y = net.convolve(y, net.pick(wide, net.between(2, 10)), 1)
-    return net.same("Add", y, x) if net.size[y] == net.size[x] else y
+    return net.add_elementwise("Add", y, x) if net.size[y] == net.size[x] else y
 
 
 def pooled(net, x):

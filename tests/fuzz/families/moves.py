@@ -9,7 +9,7 @@ __all__ = ["build"]
 def transposed(net, x):
     """A Transpose of any order that leaves the batch alone."""
     axes = len(net.size[x])
-    return net.turn(x, 0, *(int(p) + 1 for p in net.rng.permutation(axes)))
+    return net.transpose(x, 0, *(int(p) + 1 for p in net.rng.permutation(axes)))
 
 
 def reshaped(net, x):
@@ -57,7 +57,7 @@ def split(net, x):
         net.size[name] = tuple(shape)
     if net.chance(0.3):
         return names[0]
-    return net.cat(names[1], names[0], axis=axis)
+    return net.concat(names[1], names[0], axis=axis)
 
 
 def gathered(net, x):
@@ -106,12 +106,12 @@ def expanded(net, x):
         return x
     mean = net.add("GlobalAveragePool", [x], (shape[0], 1, 1))
     wide = net.add("Expand", [mean, net.ints(1, *shape)], shape)
-    return net.same("Add", wide, x) if net.chance(0.5) else wide
+    return net.add_elementwise("Add", wide, x) if net.chance(0.5) else wide
 
 
 def kept(net, x):
     """Nothing, as exporters leave it behind."""
-    return net.same(net.pick("Identity", "Dropout"), x)
+    return net.add_elementwise(net.pick("Identity", "Dropout"), x)
 
 
 MOVES = (transposed, transposed, reshaped, reshaped, sliced, split, gathered, tiled, padded, squeezed, expanded, kept)

@@ -59,11 +59,11 @@ def front(net):
         x = net.enter(net.between(1, 3), net.between(4, 10), net.between(5, 14))
         x = net.pool(net.act(net.convolve(x, net.between(2, 6), 3), "Relu"), "MaxPool", 2, [2, 1])
         channels, height, steps = net.size[x]
-        return net.reshape(net.turn(x, 0, 3, 1, 2), steps, channels * height)
+        return net.reshape(net.transpose(x, 0, 3, 1, 2), steps, channels * height)
     x = net.enter(net.between(2, 12), net.between(1, 14))
     if kind == "line":
-        y = net.act(net.convolve(net.turn(x, 0, 2, 1), net.between(2, 8), 3), "Relu")
-        return net.turn(y, 0, 2, 1)
+        y = net.act(net.convolve(net.transpose(x, 0, 2, 1), net.between(2, 8), 3), "Relu")
+        return net.transpose(y, 0, 2, 1)
     return net.act(net.linear(x, net.between(2, 10)), "Relu", "Tanh", "none") if kind == "layer" else x
 
 
@@ -80,7 +80,7 @@ def build(net):
         if last == "steps" and direction != "bidirectional" and net.chance(0.3):
             units = net.size[x][-1]
         y = layer(net, x, kind, min(units, 16), direction, last)
-        x = net.same("Add", y, x) if net.size[y] == net.size[x] and net.chance(0.7) else y
+        x = net.add_elementwise("Add", y, x) if net.size[y] == net.size[x] and net.chance(0.7) else y
         if not final and net.chance(0.2):
             x = net.layer_norm(x)
     if len(net.size[x]) == 2 and net.chance(0.5):

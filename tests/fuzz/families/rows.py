@@ -12,14 +12,14 @@ def residual(net, x):
     """Two layers and the way around them."""
     width = net.size[x][-1]
     y = net.linear(net.act(net.linear(x, net.between(1, 16)), *_KINDS), width)
-    return net.same("Add", *net.pick((x, y), (y, x)))
+    return net.add_elementwise("Add", *net.pick((x, y), (y, x)))
 
 
 def gated(net, x):
     """The product of a layer and the sigmoid of another one."""
     width = net.between(1, 16)
-    gate = net.same("Sigmoid", net.linear(x, width))
-    return net.same("Mul", *net.pick((net.linear(x, width), gate), (gate, net.linear(x, width))))
+    gate = net.add_elementwise("Sigmoid", net.linear(x, width))
+    return net.add_elementwise("Mul", *net.pick((net.linear(x, width), gate), (gate, net.linear(x, width))))
 
 
 def halves(net, x):
@@ -30,14 +30,14 @@ def halves(net, x):
     a = net.slice(y, last, 0, width)
     b = net.slice(y, last, width, 2 * width)
     if net.chance(0.5):
-        return net.same("Mul", a, net.same("Sigmoid", b))
-    return net.same("Sub", a, b)
+        return net.add_elementwise("Mul", a, net.add_elementwise("Sigmoid", b))
+    return net.add_elementwise("Sub", a, b)
 
 
 def joined(net, x):
     """What comes in beside what a layer makes of it."""
     y = net.act(net.linear(x, net.between(1, 8)), "Relu", "Tanh")
-    return net.cat(x, y, axis=len(net.size[x]))
+    return net.concat(x, y, axis=len(net.size[x]))
 
 
 def normal(net, x):
@@ -69,4 +69,4 @@ def build(net):
         x = net.mean(x, 1, keep=False) if net.chance(0.6) else net.flat(x)
     y = net.linear(x, net.between(1, 9))
     end = net.pick("none", "none", "none", "Softmax", "LogSoftmax", "Sigmoid")
-    return [y if end == "none" else net.same(end, y, **({"axis": -1} if "Softmax" in end else {}))]
+    return [y if end == "none" else net.add_elementwise(end, y, **({"axis": -1} if "Softmax" in end else {}))]

@@ -12,7 +12,7 @@ def cached(net, x, number):
     channels, steps = net.size[x]
     kernel = net.between(2, 4)
     state = net.enter(channels, kernel - 1, name=f"cache{number}")
-    whole = net.cat(state, x, axis=2)
+    whole = net.concat(state, x, axis=2)
     y = net.act(net.convolve(whole, net.between(2, 8), kernel, pads=[0, 0]), "Relu", "LeakyRelu", "none")
     new = net.slice(whole, 2, steps, steps + kernel - 1)
     net.state[new] = state
@@ -53,13 +53,13 @@ def averaged(net, x, number):
     """A slow mean: the state moves towards what comes in."""
     steps, width = net.size[x]
     state = net.enter(steps, width, name=f"mean{number}")
-    new = net.same(
+    new = net.add_elementwise(
         "Add",
-        net.same("Mul", state, net.const(np.float32(0.75))),
-        net.same("Mul", x, net.const(np.float32(0.25))),
+        net.add_elementwise("Mul", state, net.const(np.float32(0.75))),
+        net.add_elementwise("Mul", x, net.const(np.float32(0.25))),
     )
     net.state[new] = state
-    return net.same("Sub", x, new)
+    return net.add_elementwise("Sub", x, new)
 
 
 def build(net):
@@ -74,5 +74,5 @@ def build(net):
         elif kind == "mean":
             x = net.convolve(averaged(net, x, number), net.between(2, 6), 1)
         else:
-            x = net.turn(recurrent(net, net.turn(x, 0, 2, 1), number, kind), 0, 2, 1)
+            x = net.transpose(recurrent(net, net.transpose(x, 0, 2, 1), number, kind), 0, 2, 1)
     return [net.convolve(x, net.between(1, 5), 1), *net.state]

@@ -5,26 +5,26 @@ __all__ = ["build"]
 
 def product(net, x):
     """x * x."""
-    return net.same("Mul", x, x)
+    return net.add_elementwise("Mul", x, x)
 
 
 def total(net, x):
     """x + x."""
-    return net.same("Add", x, x)
+    return net.add_elementwise("Add", x, x)
 
 
 def beside(net, x):
     """The tensor beside itself, at times with another one between."""
     axis = net.between(1, len(net.size[x]))
     if net.chance(0.3):
-        return net.cat(x, net.same("Relu", x), x, axis=axis)
-    return net.cat(x, x, axis=axis)
+        return net.concat(x, net.add_elementwise("Relu", x), x, axis=axis)
+    return net.concat(x, x, axis=axis)
 
 
 def turned(net, x):
     """x times its transpose, on rows."""
     steps, _ = net.size[x]
-    return net.add("MatMul", [x, net.turn(x, 0, 2, 1)], (steps, steps))
+    return net.add("MatMul", [x, net.transpose(x, 0, 2, 1)], (steps, steps))
 
 
 def halves(net, x):
@@ -34,7 +34,7 @@ def halves(net, x):
     if not half:
         return total(net, x)
     parts = net.slice(x, axis, 0, half), net.slice(x, axis, half, 2 * half)
-    return net.same(net.pick("Mul", "Add", "Sub"), *parts)
+    return net.add_elementwise(net.pick("Mul", "Add", "Sub"), *parts)
 
 
 def layer(net, x):
@@ -47,7 +47,7 @@ def layer(net, x):
 def around(net, x):
     """A layer and the tensor itself, added; the sum is read twice again."""
     y = layer(net, x)
-    return net.same("Add", y, x) if net.size[x] == net.size[y] else y
+    return net.add_elementwise("Add", y, x) if net.size[x] == net.size[y] else y
 
 
 def build(net):

@@ -48,9 +48,9 @@ def build(net):
     for skip in reversed(across):
         x = fitting(net, twice_as_large(net, x), skip)
         if net.chance(0.3):
-            x = net.same("Add", net.convolve(x, net.size[skip][0], 1), skip)
+            x = net.add_elementwise("Add", net.convolve(x, net.size[skip][0], 1), skip)
         else:
-            x = net.cat(*net.pick((x, skip), (skip, x)))
+            x = net.concat(*net.pick((x, skip), (skip, x)))
         x = net.act(net.convolve(x, net.between(2, 8), 3), "Relu", "LeakyRelu", "none")
     y = net.convolve(x, net.between(1, 4), 1)
     return [net.act(y, "Sigmoid", "none", "none", "Tanh")]

@@ -43,11 +43,11 @@ def test_nets_on_chips_need_no_functions(net, platform):
     made = quantized(net(), platform=platform, effort="fast").graph
     found = write_exact(made, functions=False)
     onnx.checker.check_model(ir.to_proto(found.standard.graph), full_check=True)
-    assert found.amounts
-    whole = {why for _, why in found.approximate.values()}
+    assert found.tie_offsets
+    whole = {why for _, why in found.inexact.values()}
     assert all("no power of two" in why and "divides" in why for why in whole)
     with_functions = write_exact(made, functions=True)
-    assert not with_functions.approximate
+    assert not with_functions.inexact
     assert all(equal(made, with_functions.standard.graph))
 
 
@@ -58,11 +58,11 @@ def test_free_scales_take_functions(net, settings):
     """Law: with scales of any size and zero points every integer is the simulator's, by functions."""
     made = quantized(net(), effort="fast", **settings).graph
     found = write_exact(made, functions=True)
-    assert found.functions
-    assert not found.approximate
+    assert found.function_of
+    assert not found.inexact
     file = ExactFile(made, functions=True)
-    assert file.equal
-    assert write_exact(made, functions=False).approximate
+    assert file.all_equal
+    assert write_exact(made, functions=False).inexact
 
 
 @pytest.mark.sweep
@@ -72,8 +72,8 @@ def test_sequences(name, platform):
     """Recurrent layers and attention, every sample bit for bit, the batch open."""
     made = lo.quantize(f"models/digits_{name}.onnx", "models/digits_calib.npz", platform=platform, effort="fast")
     file = ExactFile(made.graph, functions=True)
-    assert not file.written.approximate
-    assert file.equal
+    assert not file.written.inexact
+    assert file.all_equal
     with np.load("models/digits_test.npz") as data:
         x = data["input"][:20]
     simulator, opened = lo.Session(made.graph), session(file.graph)
@@ -91,7 +91,7 @@ def test_full_weights_do_not_saturate():
         net.graph(net.node("Conv", "x", net.const(weight), out="y")), effort="fast", platform="venus"
     ).graph
     file = ExactFile(made, functions=True)
-    assert file.equal
+    assert file.all_equal
     assert sum(one.count for one in file.compared.values()) == 32
 
 
@@ -105,7 +105,7 @@ def test_large_sums_are_written_as_integers():
         effort="fast",
         platform="generic",
     ).graph
-    [(operator, why)] = write_exact(made, functions=False).approximate.values()
+    [(operator, why)] = write_exact(made, functions=False).inexact.values()
     assert operator == "LinearInt"
     assert "float32 counts to 16777216" in why
     assert all(equal(made, write_exact(made, functions=True).standard.graph))
@@ -160,4 +160,4 @@ def test_a_training_graph_is_named():
         domain="linger",
     )
     found = write_exact(graph, functions=True)
-    assert found.approximate == {"q": ("Quant", "it rounds as the training side does")}
+    assert found.inexact == {"q": ("Quant", "it rounds as the training side does")}

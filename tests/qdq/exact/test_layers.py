@@ -20,12 +20,12 @@ def test_layers(extremes):
     free = Rescale.from_ratio(0.00123, 8, 5)
     channels = ChannelRescale(tuple(Rescale.from_ratio(0.0001 * (i + 1), 8) for i in range(6)))
     for rescale in (Rescale.from_shift(9, 8), free, channels, Rescale.from_shift(0, 32)):
-        kernel = k.Conv(weight, bias, rescale, (2, 1), (1, 0, 1, 2), group=2, zero=-3, clip=None)
+        kernel = k.Conv(weight, bias, rescale, (2, 1), (1, 0, 1, 2), group=2, zero=-3, clip_bounds=None)
         assert np.array_equal(called(kernel, x)[0], run(kernel, x))
     flat, square = integers(rng, (3, 5, 40), extremes=extremes), integers(rng, (9, 40), extremes=extremes)
     for kind in (np.int8, np.int16):
         given_ = flat.astype(kind) * (1 if kind is np.int8 else 200)
-        kernel = k.Linear(square, None, Rescale.from_ratio(0.0007, 16, 100), clip=(-3000, 3000))
+        kernel = k.Linear(square, None, Rescale.from_ratio(0.0007, 16, 100), clip_bounds=(-3000, 3000))
         assert np.array_equal(called(kernel, given_)[0], run(kernel, given_))
     kernel = k.MatMul(Rescale.from_shift(10, 8))
     other = integers(rng, (3, 40, 4), extremes=extremes)

@@ -37,7 +37,10 @@ def outputs(kernel, *arrays):
 )
 def test_lstm(arithmetic, chip, forward):
     """Sequence, last state and last cell (packed on one chip); from the beginning and from given states."""
-    out, shift = k.Lstm.output(arithmetic, 100.0 if arithmetic == "wide" else 64.0, 8), 6 if chip == "venus" else -12
+    out, shift = (
+        k.Lstm.make_output_rescale(arithmetic, 100.0 if arithmetic == "wide" else 64.0, 8),
+        6 if chip == "venus" else -12,
+    )
     for given_, units in (((), 3), (("h", "c"), 4)):
         kernel, x, *states = recurrent(
             k.Lstm,
@@ -49,7 +52,7 @@ def test_lstm(arithmetic, chip, forward):
             table=chip,
             kept=(0, 1, 2),
             given=given_,
-            forward=forward,
+            is_forward=forward,
         )
         arrays = (x, *states[: len(given_)])
         for a, b in zip(called(kernel, *arrays), outputs(kernel, *arrays), strict=True):
@@ -61,11 +64,11 @@ def test_lstm(arithmetic, chip, forward):
 @pytest.mark.parametrize("time_axis", (0, 1))
 def test_gru(time_axis):
     """As it is defined, both places of the reset gate, and as the executor computes it."""
-    out, kept = k.Gru.output(64.0, 8), {"kept": (0, 1), "time_axis": time_axis}
+    out, kept = k.Gru.make_output_rescale(64.0, 8), {"kept": (0, 1), "time_axis": time_axis}
     made = [recurrent(k.Gru, 3, -12, rescale_o=out, reset_after=after, **kept) for after in (True, False)]
     for joined in (True, False):
         to_state = Rescale.from_shift(7, 8)
-        made.append(recurrent(k.ExecutorGru, 3, 6, rescale_o=to_state, table="venus", joined=joined, **kept))
+        made.append(recurrent(k.ExecutorGru, 3, 6, rescale_o=to_state, table="venus", uses_state_sums=joined, **kept))
     for kernel, x, *_ in made:
         for a, b in zip(called(kernel, x), outputs(kernel, x), strict=True):
             assert np.array_equal(a, b)
@@ -73,6 +76,6 @@ def test_gru(time_axis):
 
 
 def test_lengths_have_no_function():
-    kernel, x, *_ = recurrent(k.Lstm, 4, -12, rescale_o=k.Lstm.output("q27", 64.0, 8), given=("lengths",))
+    kernel, x, *_ = recurrent(k.Lstm, 4, -12, rescale_o=k.Lstm.make_output_rescale("q27", 64.0, 8), given=("lengths",))
     with pytest.raises(NotExactError, match="lengths"):
         called(kernel, x, np.array([1, 2, 3]))

@@ -9,7 +9,7 @@ from lingeronnx.targets.luna.result_cache import ResultCache
 class _NoCache(ResultCache):
     """Finds each answer anew."""
 
-    def ask(self, key_bytes, target, compute):
+    def get_or_compute(self, key_bytes, target, compute):
         return compute()
 
 

@@ -110,7 +110,7 @@ def test_added_nodes_have_names_of_their_own(monkeypatch):
     before, _ = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
     pad, last = (next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant"))
     last.name = f"{pad.name}_2"
-    made, _ = get_target("venus").finish(before.graph)
+    made, _ = get_target("venus").run_backend_passes(before.graph)
     names = [node.name for node in made.graph]
     assert len(set(names)) == len(names)
     assert f"{pad.name}_2_2" in names

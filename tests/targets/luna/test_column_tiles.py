@@ -70,13 +70,13 @@ def test_strips_and_tiles_of_any_size_are_the_whole(seed):
     nodes, done = list(whole.graph), 0
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
     for run in find_cascades(nodes, first, nodes[first]):
-        if run.columns is None:
+        if run.along_columns is None:
             continue
         copy, twin = twin_of(run, whole)
-        strips = tiles_of(twin.columns, bounds_of(axis_length(run.result, 3), rng))
+        strips = tiles_of(twin.along_columns, bounds_of(axis_length(run.result, 3), rng))
         if None in strips:
             continue
-        for strip in emit_tiles(copy, twin.columns, strips):
+        for strip in emit_tiles(copy, twin.along_columns, strips):
             tiles = tiles_of(strip, bounds_of(axis_length(strip.result, 2), rng))
             if None not in tiles:
                 emit_tiles(copy, strip, tiles)
@@ -149,8 +149,8 @@ def test_convolutions_in_parts_of_their_outputs(chip):
     assert len(parts.nodes) == len(run.nodes) + (5 if chip == "venus" else 0)
     one = {"x": feed["x"][:1]}
     np.testing.assert_array_equal(Session(copy).run(None, one)[0], Session(made).run(None, one)[0])
-    assert any(step.made == "part" for step in read.ready.net.steps) == (chip == "venus")
-    assert not any(step.made == "part" for step in read.other(copy).ready.net.steps)
+    assert any(step.created_as == "part" for step in read.prepared.net.steps) == (chip == "venus")
+    assert not any(step.created_as == "part" for step in read.for_graph(copy).prepared.net.steps)
 
 
 @pytest.mark.sweep
@@ -169,7 +169,7 @@ def test_a_net_of_which_no_row_fits(chip, memory):
     assert any(cut.strips for cut in found[1])
     one = {"x": feed["x"][:1]}
     np.testing.assert_array_equal(Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0])
-    words = found[0].chosen.words
+    words = found[0].fastest_arguments.argv
     assert judge(found[0].proto, chip, [*words, "-r", str(memory)]).right
 
 

@@ -65,7 +65,7 @@ def test_the_part_for_the_chip(platform, cast, softmax):
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
     checked = check_packed(ir.to_proto(result.graph))
     assert not checked.violations
-    assert checked.choice.verdict.chip_ready
+    assert checked.choice.verdict.is_chip_ready
 
 
 def test_host_and_chip_together(tmp_path, monkeypatch):

@@ -30,15 +30,15 @@ def test_a_graph_is_finished_once(made):
     feed = nets.samples(model)
     graph = quantize(model, feed, platform="venus", effort="fast", fit=False).graph
     made.clear()
-    first, lines = VENUS.finish(graph)
+    first, lines = VENUS.run_backend_passes(graph)
     want = Session(first).run(None, {"x": feed["x"][:1]})[0]
     conv = next(node for node in first.graph if node.op_type == "Conv2dInt")
     ir.set_attr(conv, "pads", [0, 0, 0, 0])  # what was returned may be changed
-    again, same = VENUS.finish(graph)
+    again, same = VENUS.run_backend_passes(graph)
     assert len(made) == 1
     assert list(same) == list(lines)
     np.testing.assert_array_equal(Session(again).run(None, {"x": feed["x"][:1]})[0], want)
-    ARCS.finish(graph)
+    ARCS.run_backend_passes(graph)
     assert len(made) == 2
 
 
@@ -47,8 +47,8 @@ def test_settings_of_a_graph_are_part_of_it(made):
     model = nets.line()
     graph = quantize(model, nets.samples(model), platform="arcs", effort="fast").graph
     made.clear()
-    ARCS.finish(graph)
+    ARCS.run_backend_passes(graph)
     graph.metadata_props["lingeronnx.anything"] = "other"
-    ARCS.finish(graph)
-    dataclasses.replace(ARCS, shared_memory=ARCS.shared_memory // 2).finish(graph)
+    ARCS.run_backend_passes(graph)
+    dataclasses.replace(ARCS, shared_memory=ARCS.shared_memory // 2).run_backend_passes(graph)
     assert len(made) == 3

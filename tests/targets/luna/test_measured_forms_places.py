@@ -40,7 +40,7 @@ def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
     ours = evaluate_graph(ir.to_proto(part), get_target(platform), get_printed_arguments(result.report))
-    assert ours.chip_ready, [str(finding) for finding in ours.findings]
+    assert ours.is_chip_ready, [str(finding) for finding in ours.findings]
     assert evaluate_result(result, platform).problems == []
 
 

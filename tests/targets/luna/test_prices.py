@@ -27,6 +27,10 @@ def test_a_copy(size, cycles):
 @pytest.mark.parametrize("route", sorted(ARCS.copies))
 def test_every_measured_point_is_met_and_copies_never_get_cheaper(route):
     copies = ARCS.copies[route]
-    assert [copies.cycles(size) for size, _ in copies.points] == [cycles for _, cycles in copies.points]
-    costs = [copies.cycles(size) for size in range(copies.points[0][0], 3 * copies.points[-1][0], 997)]
+    assert [copies.cycles(size) for size, _ in copies.measured_points] == [
+        cycles for _, cycles in copies.measured_points
+    ]
+    costs = [
+        copies.cycles(size) for size in range(copies.measured_points[0][0], 3 * copies.measured_points[-1][0], 997)
+    ]
     assert costs == sorted(costs)

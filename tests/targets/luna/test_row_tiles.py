@@ -312,8 +312,8 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
 
     def cut_down(now):
         asked.append(now.part)
-        said = SimpleNamespace(chip_ready=len(asked) == 2)
-        return SimpleNamespace(read=now.read, said=said, is_near=near), []
+        said = SimpleNamespace(is_chip_ready=len(asked) == 2)
+        return SimpleNamespace(view=now.view, verdict=said, is_near=near), []
 
     monkeypatch.setattr(rounds, "_tile_until_fit", cut_down)
     read = READ.PackerGraphView(
@@ -478,7 +478,7 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     bound = max(compute_min_shared_bytes(ready.net, row).values())
     assert bound > 0
     for candidate in iterate_candidates(ready, row):
-        assert plan_memory(ready.net, row, candidate.options(base)).need >= bound
+        assert plan_memory(ready.net, row, candidate.to_options(base)).required_bytes >= bound
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
 
     def begun(read, start, large, most):
         asked.append((start, most))
-        said = SimpleNamespace(verdict=SimpleNamespace(chip_ready=start in ready))
+        said = SimpleNamespace(verdict=SimpleNamespace(is_chip_ready=start in ready))
         return None if start == 5 and start not in ready else (read, said, start)
 
     monkeypatch.setattr(choice, "_find_schedule_from", begun)
@@ -528,7 +528,7 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     def noted(read, start, large, most):
         found = best_from(read, start, large, most)
         back = list(read.graph.graph).index(large) - start
-        seen.append((back, found is not None and found[1].verdict.chip_ready))
+        seen.append((back, found is not None and found[1].verdict.is_chip_ready))
         return found
 
     monkeypatch.setattr(choice, "_find_schedule_from", noted)

@@ -75,7 +75,7 @@ def test_whole_nets(build, settings):
     bridge = bridged(result, feed)
     got = dict(bridge.integers(tensors(feed)))
     seen = 0
-    for name, array, _ in lo.Session(lower(bridge.parts, bridge.plan, GENERIC).graph).taps(feed):
+    for name, array, _ in lo.Session(lower(bridge.partition, bridge.plan, GENERIC).graph).taps(feed):
         if array.dtype.kind == "i" and name in got:
             np.testing.assert_array_equal(got[name].detach().numpy(), array, err_msg=name)
             seen += 1
@@ -97,7 +97,7 @@ def test_gradient_of_a_weight():
     parts = dict(bridge.integers(tensors(feed)))
     bridge(tensors(feed))["y"].sum().backward()
     (node,) = [n for n in result.graph.graph if n.op_type == "LinearInt"]
-    source = bridge.source_name(str(node.inputs[1].name))
+    source = bridge.get_source_name(str(node.inputs[1].name))
     read = parts[str(node.inputs[0].name)].detach() / ir.get_attr(node, "scale_x")
     want = read.sum(dim=(0, 1)).expand(5, -1)
     np.testing.assert_allclose(bridge.parameter_of[source].grad.numpy(), want.numpy(), rtol=1e-3, atol=1e-4)
@@ -107,31 +107,31 @@ def test_learned_scales_leave_channels_alone():
     """Scales of activations are learned; those of channels stay, and the plan stays legal."""
     result = by_channel(line)
     feed = nets.samples(line(), 2)
-    scales = LearnedScales(bridged(result, feed).parts, result.plan, GENERIC)
+    scales = LearnedScales(bridged(result, feed).partition, result.plan, GENERIC)
     several = {name for name, q in result.plan.tensors.items() if q.axis is not None}
     assert several
-    assert not several & scales.logs.keys()
-    assert scales.logs.keys() | several == result.plan.tensors.keys()
+    assert not several & scales.log2_scales.keys()
+    assert scales.log2_scales.keys() | several == result.plan.tensors.keys()
     with torch.no_grad():
         for log in scales.parameters:
             log -= 1
     moved = scales.plan()
     assert all(moved.tensors[name] == result.plan.tensors[name] for name in several)
-    assert all(moved.tensors[name].scale < result.plan.tensors[name].scale for name in scales.logs)
+    assert all(moved.tensors[name].scale < result.plan.tensors[name].scale for name in scales.log2_scales)
 
 
 def test_soft_rounding_settles_on_the_grid():
     """Every weight becomes a whole number of its channel's steps, rounded up or down."""
     result, feed = by_channel(line, effort="fast"), nets.samples(line(), 2)
     bridge = bridged(result, feed)
-    before = bridge.weights()
+    before = bridge.get_weights()
     soft = SoftRounding(bridge, list(bridge.parameter_of))
-    assert soft.choices
+    assert soft.rounding_logits
     bridge(tensors(feed))
-    soft.settle()
-    for name in soft.choices:
+    soft.finalize()
+    for name in soft.rounding_logits:
         q = result.plan.tensors[name]
-        counts = bridge.weights()[name].astype(np.float64) * q.broadcast(before[name].shape)
+        counts = bridge.get_weights()[name].astype(np.float64) * q.broadcast(before[name].shape)
         np.testing.assert_allclose(counts, np.round(counts), atol=1e-4)
         assert np.abs(counts - np.clip(before[name] * q.broadcast(before[name].shape), q.low, q.high)).max() <= 1.001
 

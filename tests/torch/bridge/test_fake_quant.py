@@ -105,8 +105,8 @@ def walked(case):
     session = Session(LUNA / f"{case['name']}.onnx")
     runner = IntegerRunner(session.model)
     feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
-    fed = runner._fed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
-    specs = {n: TensorSpec(a.shape if runner.whole else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
+    fed = runner._program_feed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
+    specs = {n: TensorSpec(a.shape if runner.runs_whole_batch else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
     network = FakeQuantNetwork(session.model, {}, {}, specs)
     want = {name: array for name, array, _ in runner.run(feeds)}
     walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))

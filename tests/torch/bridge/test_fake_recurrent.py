@@ -41,11 +41,11 @@ def test_recurrent(data, seed, kind, bits, time_axis):
     if kind is k.Lstm:
         arithmetic = "q11" if coarse else "q27"
         whole |= {"arithmetic": arithmetic, "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA")))}
-        whole["rescale_o"] = k.Lstm.output(arithmetic, 2.0 ** (bits - 1), bits)
+        whole["rescale_o"] = k.Lstm.make_output_rescale(arithmetic, 2.0 ** (bits - 1), bits)
         whole["kept"] = draw(st.sampled_from((whole["kept"], (0, 1, 2), (2,))))
     if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
-        whole["rescale_o"] = k.Gru.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
+        whole["rescale_o"] = k.Gru.make_output_rescale(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
     sums = ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
     kernel = kind(rescale_x=sums, rescale_h=sums, **whole)
     x = integers(rng, (3, 6, inputs) if time_axis else (6, 3, inputs))
@@ -84,7 +84,9 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
             "weight_h": integers(rng, (kind.gates * 5, 5)),
             **{key: integers(rng, (kind.gates * 5,)).astype(np.int64) for key in ("bias_x", "bias_h")},
         }
-        out = k.Lstm.output("q27", 2.0**15, 16) if kind is k.Lstm else k.Gru.output(2.0**15, 16)
+        out = (
+            k.Lstm.make_output_rescale("q27", 2.0**15, 16) if kind is k.Lstm else k.Gru.make_output_rescale(2.0**15, 16)
+        )
         sums = {"rescale_x": Rescale.from_shift(-12, 32), "rescale_h": Rescale.from_shift(-4, 32)}
         made = kind(**held, **sums, rescale_o=out, time_axis=time_axis)
         states = {key: beginning(made, rng, key, 1) for key in keys(made)[1:]}
@@ -106,7 +108,7 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
 def test_a_sample_waits_beyond_its_end():
     """What lies there, and a state that no step reads, is without influence; an empty sample keeps its state."""
     rng = np.random.default_rng(3)
-    out, sums = k.Lstm.output("q27", 2.0**15, 16), Rescale.from_shift(-13, 32)
+    out, sums = k.Lstm.make_output_rescale("q27", 2.0**15, 16), Rescale.from_shift(-13, 32)
     for forward in (True, False):
         kernel = k.Lstm(
             integers(rng, (20, 4)),

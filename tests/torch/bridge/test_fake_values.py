@@ -143,7 +143,7 @@ def test_slope_of_a_mean():
     x = np.full((1, 1, 3), 10, np.int8)
     for padded, want in ((True, [1, 1, 1]), (False, [2, 1, 1])):
         held = tensor(x)
-        kernel = k.Mean([2], [2], [1, 0], 1, padded=padded)
+        kernel = k.Mean([2], [2], [1, 0], 1, count_include_pad=padded)
         get_fake_quantizer(kernel)(kernel, [held], FakeQuantContext([x.dtype]))[0].sum().backward()
         assert held.grad.reshape(-1).tolist() == want
 
@@ -177,7 +177,7 @@ def test_moves(data, seed, kind):
     check_exact_and_differentiable(
         k.Reshape(draw(st.sampled_from(([1, -1], [0, 12, 5], [1, 3, -1, 5], [0, 0, 0, 0])))), x
     )
-    check_exact_and_differentiable(k.Reshape([6, -1, 5], per_sample=False), x)
+    check_exact_and_differentiable(k.Reshape([6, -1, 5], is_per_sample=False), x)
     check_exact_and_differentiable(k.Transpose(draw(st.permutations(range(4)))), x)
     axis = draw(st.integers(-4, 3))
     size = x.shape[axis]

@@ -71,7 +71,7 @@ def run(model, arrays, outputs=None):
     """Return the model's outputs, or `outputs`, as an island with these nodes computes them in torch."""
     names = [value.name for value in model.graph.input]
     outputs = outputs or [value.name for value in model.graph.output]
-    fallback = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
+    fallback = SimpleNamespace(proto=model, inputs=names, outputs=outputs, needs_single_samples=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
     return TorchFallback(fallback)(fallback, tensors, FakeQuantContext([]))
 

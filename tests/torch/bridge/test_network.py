@@ -82,12 +82,12 @@ def behind_fallbacks(network):
 
 def step_by_step(bridge, want, feed):
     """Assert that each step by itself gives the simulator's integers from the simulator's own tensors."""
-    network, parameters = bridge.network, bridge._counts()
+    network, parameters = bridge.network, bridge._quantize_parameters()
     known = {name: tensor(array) for name, array, _ in want} | tensors(feed)
     known |= {name: tensor(array) for name, array in network.constants.items()}
     stream = {name: (name, array, scale) for name, array, scale in want}
     for step in network.steps:
-        at = FakeQuantContext(step.dtypes, {i: parameters[name] for i, name in step.given.items()})
+        at = FakeQuantContext(step.dtypes, {i: parameters[name] for i, name in step.parameter_sources.items()})
         results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
         compare(
             dict(zip(step.outputs, results, strict=True)), [stream[name] for name in step.outputs if name in stream]
@@ -106,9 +106,9 @@ def follows(model, row, feed, **settings):
     What a chip's packer wants besides changes no integer: inner tensors are compared before, outputs behind.
     """
     result, bridge = bridged(model, row, feed, **settings)
-    specs, inner = result.session().inputs, Session(lower(bridge.parts, bridge.plan, get_target(row)).graph)
+    specs, inner = result.session().inputs, Session(lower(bridge.partition, bridge.plan, get_target(row)).graph)
     for count in (1, 5):
-        some = {spec.name: spec.samples(feed[spec.name], 0, count) for spec in specs}
+        some = {spec.name: spec.slice_samples(feed[spec.name], 0, count) for spec in specs}
         want = list(inner.taps(some))
         got = dict(bridge.train(count == 5).integers(tensors(some)))
         integer = compare(got, want, behind_fallbacks(bridge.network))
@@ -142,7 +142,7 @@ def test_a_curve_behind_16_bits():
 )
 def test_families(net, row):
     bridge = follows(net(), row, samples(net()))
-    assert bridge.network.per_sample
+    assert bridge.network.is_per_sample
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_graphs_that_mix_samples(monkeypatch):
     model = residual()
     feed = samples(model, 5)
     result, bridge = bridged(model, "generic", feed)
-    monkeypatch.setattr(bridge.network, "per_sample", False)
+    monkeypatch.setattr(bridge.network, "is_per_sample", False)
     compare(dict(bridge.integers(tensors(feed))), result.session().taps(feed))
     y = bridge(tensors(feed))["y"]
     y.sum().backward()
@@ -251,11 +251,11 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
         for parameter in bridge.parameters():
             parameter *= 1 + 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     other = ir.clone(result.float_graph)
-    for name, array in bridge.weights().items():
+    for name, array in bridge.get_weights().items():
         assert not np.array_equal(array, ir.const_value(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
     runner = IntegerRunner(
-        lower(Partition.of(other, result.plan.floats, get_target(row)), result.plan, get_target(row)).graph
+        lower(Partition.build(other, result.plan.floats, get_target(row)), result.plan, get_target(row)).graph
     )
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 

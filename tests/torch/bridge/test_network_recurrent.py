@@ -52,7 +52,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntegerRunner(lower(Partition.of(other, plan.floats, get_target(row)), plan, get_target(row)).graph)
+    runner = IntegerRunner(lower(Partition.build(other, plan.floats, get_target(row)), plan, get_target(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -107,7 +107,7 @@ def test_a_gru_written_out(form):
 
 @pytest.mark.parametrize(
     ("given", "row"),
-    pair_in_rotation(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if get_target(row).packs]),
+    pair_in_rotation(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if get_target(row).has_packer]),
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_layer_is_given_on_chips(given, row):

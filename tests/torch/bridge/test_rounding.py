@@ -64,7 +64,7 @@ def test_rescaled_is_the_simulators(rule, seed, width):
     half = {Rescale: 31, RoundedShift: 1}  # what the shift is more than that of a half
     tie = 1 << max(rule.shift - half[type(rule)], 0) if type(rule) in half else 1
     acc = np.clip(np.concatenate([spread, [bound, -bound, 0, 1, -1], tie * np.arange(-9, 9)]), -bound, bound)
-    form = rule.within(bound)
+    form = rule.compile_for_bound(bound)
     want = [int(fixed_point.apply_rescale(form, int(v))) for v in acc]
     held = torch.from_numpy(acc.astype(np.float32 if width < 24 else np.float64))
     got = requantize(held, rule, bound)
@@ -82,8 +82,8 @@ def test_a_ratio_for_each_channel_rounds_as_told(rounding, seed):
     rule = ChannelRescale(tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9)))
     acc = rng.integers(-(1 << 12), 1 << 12, (40, 3))
     out = np.zeros(acc.shape, np.int64)
-    NativeLoop(requantize_channels, (acc, rule.within(1 << 12), out))((), ())
-    assert np.array_equal(out, np.stack([one(acc[:, c]) for c, one in enumerate(rule.each)], 1))
+    NativeLoop(requantize_channels, (acc, rule.compile_for_bound(1 << 12), out))((), ())
+    assert np.array_equal(out, np.stack([one(acc[:, c]) for c, one in enumerate(rule.rescales)], 1))
     got = requantize(torch.from_numpy(acc.astype(np.float32)), rule, 1 << 12)
     assert np.array_equal(got.numpy(), out)
 
@@ -395,16 +395,28 @@ def weights(rng, gates, units=5, inputs=4):
 
 CUT = {"lengths": np.array([4])}
 RECURRENT = {
-    "lstm-q27": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16)}, 0.01),
-    "lstm-backwards": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16), "forward": False}, 0.01),
-    "lstm-q11": (k.Lstm, {"arithmetic": "q11", "table": "venus", "rescale_o": k.Lstm.output("q11", 2.0**7, 8)}, 0.08),
-    "gru-after": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16)}, 0.01),
-    "gru-before": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16), "reset_after": False}, 0.01),
-    "gru-backwards": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16), "forward": False}, 0.01),
+    "lstm-q27": (k.Lstm, {"rescale_o": k.Lstm.make_output_rescale("q27", 2.0**15, 16)}, 0.01),
+    "lstm-backwards": (
+        k.Lstm,
+        {"rescale_o": k.Lstm.make_output_rescale("q27", 2.0**15, 16), "is_forward": False},
+        0.01,
+    ),
+    "lstm-q11": (
+        k.Lstm,
+        {"arithmetic": "q11", "table": "venus", "rescale_o": k.Lstm.make_output_rescale("q11", 2.0**7, 8)},
+        0.08,
+    ),
+    "gru-after": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16)}, 0.01),
+    "gru-before": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "reset_after": False}, 0.01),
+    "gru-backwards": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "is_forward": False}, 0.01),
     "gru-halved": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8)}, 0.08),
-    "gru-apart": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8), "joined": False}, 0.08),
+    "gru-apart": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8), "uses_state_sums": False}, 0.08),
     **{
-        f"{name}-cut-off": (kind, {"rescale_o": kind.output(*how), "forward": name != "lstm", "fixed": CUT}, 0.01)
+        f"{name}-cut-off": (
+            kind,
+            {"rescale_o": kind.make_output_rescale(*how), "is_forward": name != "lstm", "fixed": CUT},
+            0.01,
+        )
         for name, kind, how in (("lstm", k.Lstm, ("q27", 2.0**15, 16)), ("gru", k.Gru, (2.0**15, 16)))
     },
 }
@@ -413,7 +425,7 @@ RECURRENT = {
 def real_layer(kind, options, scale_x, scale_h):
     """Return the sequence of a layer in counts of its state, as a function of x, parameters and states in counts."""
     top = 2.0 ** (options["rescale_o"].bits - 1)
-    forward, after = options.get("forward", True), options.get("reset_after", True)
+    forward, after = options.get("is_forward", True), options.get("reset_after", True)
     cell = 2.0**7 if options.get("arithmetic") == "q11" else 2.0**15
     (last,) = options.get("fixed", {}).get("lengths", (None,))
 
@@ -433,7 +445,7 @@ def real_layer(kind, options, scale_x, scale_h):
                 h = sigmoid(o) * np.tanh(c)
             else:
                 (ar, az, an), (br, bz, bn) = np.split(a[:, t], 3, -1), np.split(b, 3, -1)
-                joined = options.get("joined", True)
+                joined = options.get("uses_state_sums", True)
                 r, z = sigmoid(ar + br * joined), sigmoid(az + bz * joined)
                 if not after:
                     bn = ((r * h * top) @ weight_h[2 * units :].T + bias_h[2 * units :]) / scale_h

@@ -69,7 +69,9 @@ def test_kernels(seed, zero, other, rescale):
         k.subtract_zero_points(k.AvgPool((3, 2), (2, 1), (1, 0, 1, 1), replace(rescale, shift=33)), zero), x
     )
     check_exact_and_differentiable(k.Dequant(3.7, zero), x)
-    check_exact_and_differentiable(k.Quant(3.7, 8, zero=zero), (100 * rng.standard_normal((2, 50))).astype(np.float32))
+    check_exact_and_differentiable(
+        k.Quant(3.7, 8, zero_point=zero), (100 * rng.standard_normal((2, 50))).astype(np.float32)
+    )
 
 
 @few
@@ -94,7 +96,7 @@ def test_whole_nets(build, settings):
     result, feed = asymmetric(build, **settings), nets.samples(build(), 3, seed=6)
     bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
     got = dict(bridge.integers(tensors(feed)))
-    session, seen = lo.Session(lower(bridge.parts, bridge.plan, GENERIC).graph), 0
+    session, seen = lo.Session(lower(bridge.partition, bridge.plan, GENERIC).graph), 0
     for name, array, _ in session.taps(feed):
         if array.dtype.kind == "i" and name in got:
             np.testing.assert_array_equal(got[name].detach().numpy(), array, err_msg=name)
@@ -113,7 +115,7 @@ def test_learned_scales_keep_zero_points():
     """A scale moves, its zero point stays, and the plan stays legal."""
     result, feed = asymmetric(line), nets.samples(line(), 2)
     bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
-    scales = LearnedScales(bridge.parts, result.plan, GENERIC)
+    scales = LearnedScales(bridge.partition, result.plan, GENERIC)
     with torch.no_grad():
         for log in scales.parameters:
             log -= 1
@@ -132,7 +134,7 @@ def test_outputs_are_cut_from_the_zero_point():
     bridge = QatModule(result.float_graph, result.plan, GENERIC, feed)
     name = next(n for n, q in result.plan.tensors.items() if q.zero_point and n == "t1")
     top = float(np.abs(bridge(tensors(feed), [name])[name].detach().numpy()).max()) / 2
-    bridge.output_limits = {name: top}
+    bridge.output_clip_limits = {name: top}
     bridge.train()
     assert float(bridge(tensors(feed), [name])[name].detach().abs().max()) == pytest.approx(top, abs=1e-5)
 

@@ -97,8 +97,8 @@ READS = {
 def test_what_reads_data_is_found(what):
     with torch.no_grad(), DataDependenceTracker([X]) as found:
         READS[what](X)
-    assert list(found.places.values()) == [what.partition(" of")[0]]
-    (place,) = found.places
+    assert list(found.locations.values()) == [what.partition(" of")[0]]
+    (place,) = found.locations
     assert place.startswith("test_decisions.py line ")
 
 

@@ -173,7 +173,7 @@ def test_moved_parameters_are_no_expressions():
     """Parameters that are only moved keep their own names: nothing is computed."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3))
     made, parameters = export_with_folded_norms(net, (torch.randn(1, 3, 6, 6),), {}, "torchscript")
-    assert parameters.computed.tensors({}) == {}
+    assert parameters.computed_constants.tensors({}) == {}
     assert set(made.graph.graph.initializers) >= {name for name, _ in net.named_parameters()}
 
 
@@ -196,7 +196,7 @@ def test_names_are_those_of_the_net():
     net, _ = initialised("nn.LSTM")
     plain, _ = build("nn.LSTM")
     assert net.state_dict().keys() - {"_extra_state"} == plain.state_dict().keys()
-    assert set(NetParameters(plain).in_effect()) == set(dict(plain.named_parameters()))
+    assert set(NetParameters(plain).get_effective_tensors()) == set(dict(plain.named_parameters()))
 
 
 class Twofold(nn.Module):

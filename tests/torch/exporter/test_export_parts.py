@@ -53,10 +53,10 @@ def test_packing_is_a_bijection(kind, direction, index):
     assert back.keys() == arrays.keys()
     assert all(np.array_equal(back[k], arrays[k]) for k in keys)
     assert all(match_packed_weights(cell(kind, direction), index, name) == found for name in (*keys, found.name))
-    assert found.fits(whole)
-    assert not found.fits(whole[0])
+    assert found.can_unpack(whole)
+    assert not found.can_unpack(whole[0])
     if GATES[kind] > 1 or index == 3:
-        assert not found.fits(whole[:, :-1])
+        assert not found.can_unpack(whole[:, :-1])
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,14 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     ready = plan_model(prepare_model(nets.residual(), feeds, None, {"platform": "venus"}))
     bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
     Tuner(bridge, ready.graph, Samples(ready.data), Recipe(**QUICK)).run()
-    exact = bridge.parts.on(replace_initializers(ready.graph, bridge.weights()))
+    exact = bridge.partition.with_graph(replace_initializers(ready.graph, bridge.get_weights()))
     integers = lower(exact, bridge.plan, ready.target).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)
     assert bridge.plan != ready.plan or any(
         not np.array_equal(array, ir.const_value(ready.graph.graph.initializers[name]))
-        for name, array in bridge.weights().items()
+        for name, array in bridge.get_weights().items()
     )
 
 
@@ -89,7 +89,7 @@ def test_what_a_softmax_reads_is_what_it_learns():
         ready = plan_model(prepare_model(model, feeds, None, {"platform": "venus", "calibrator": "max"}))
         bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
         history = Tuner(bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)).run()
-        learned.append((list(bridge.weights().values()), [line.loss for line in history]))
+        learned.append((list(bridge.get_weights().values()), [line.loss for line in history]))
     (plain, losses), (behind, same) = learned
     assert losses == pytest.approx(same)
     assert losses[-1] < losses[0]
@@ -120,7 +120,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch):
     class Killed(Exception):
         pass
 
-    step, count = training.Tuner._step, 0
+    step, count = training.Tuner._apply_step, 0
 
     def dies(self, *args):
         nonlocal count
@@ -129,10 +129,10 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch):
             raise Killed
         step(self, *args)
 
-    monkeypatch.setattr(training.Tuner, "_step", dies)
+    monkeypatch.setattr(training.Tuner, "_apply_step", dies)
     with pytest.raises(Killed):
         lo.finetune(nets.plain(), samples(), checkpoint=path, **settings)
-    monkeypatch.setattr(training.Tuner, "_step", step)
+    monkeypatch.setattr(training.Tuner, "_apply_step", step)
     assert path.exists()
     resumed = lo.finetune(nets.plain(), samples(), checkpoint=path, resume=True, **settings)
     assert ir.to_proto(resumed.graph) == ir.to_proto(whole.graph)

@@ -47,18 +47,18 @@ class _ConvShape:
     result: tuple[ir.Dim, ...]
 
     @classmethod
-    def of(cls, node: ir.Node) -> _ConvShape:
+    def from_node(cls, node: ir.Node) -> _ConvShape:
         """Read a float or an integer convolution; a line is an image of height 1."""
-        g = ConvGeometry.image(node)
-        return cls(g.weight, g.group, g.pads, g.strides, g.dilations, tuple(g.source), tuple(g.result))
+        g = ConvGeometry.from_node_as_2d(node)
+        return cls(g.weight, g.group, g.pads, g.strides, g.dilations, tuple(g.input_shape), tuple(g.result))
 
     @classmethod
-    def pointwise(cls, outputs: int, inputs: int, rows: int) -> _ConvShape:
+    def from_linear(cls, outputs: int, inputs: int, rows: int) -> _ConvShape:
         """Return the 1x1 convolution that a layer of `rows` rows is."""
         ones, image = (1, 1), (1, inputs, 1, rows)
         return cls((outputs, inputs, *ones), 1, (0,) * 4, ones, ones, image, (1, outputs, 1, rows))
 
-    def wider(self, rows: int, columns: int) -> _ConvShape:
+    def with_zero_padding(self, rows: int, columns: int) -> _ConvShape:
         """Return the same with so many rows and columns of zeros behind the kernel's, and pads for them."""
         outputs, channels, height, width = self.weight
         top, left, bottom, right = self.pads
@@ -75,7 +75,7 @@ class _ConvShape:
             "group": self.group,
         }
 
-    def bytes(self, target: Target) -> StoredSize:
+    def compute_stored_size(self, target: Target) -> StoredSize:
         """Return the bytes of its weights at 4 bits; of groups that the packer makes nodes of, those of one."""
         outputs, channels, *kernel = self.weight
         split = self.group not in (1, outputs)
@@ -83,21 +83,23 @@ class _ConvShape:
         step = PackerStep(CONV2D.name, "", (), (), {"group": group, "parameter_bits": INT4_BITS})
         return compute_stored_size(step, 1, PackerTensor("", (outputs, channels, *kernel), 1, True), target)
 
-    def taken(self, target: Target) -> bool:
+    def is_supported(self, target: Target) -> bool:
         """Whether the chip takes such a convolution."""
         source = make_detached_value(self.source, computed=True)
         weight = make_detached_value(self.weight, constant=np.zeros(self.weight, np.int8))
         node = make_detached_node(CONV2D.name, [source, weight], self.result, self.attributes)
         return all(limit(node, target) is None for limit in get_layer_limits(CONV2D.name))
 
-    def fitting(self, target: Target) -> _ConvShape | None:
+    def find_aligned_kernel(self, target: Target) -> _ConvShape | None:
         """Return it, or the least wider one, that fills what is planned for it; None where none saves bytes."""
-        own = self.bytes(target)
+        own = self.compute_stored_size(target)
         zeros = itertools.product(range(_MAX_ZERO_ROWS + 1), repeat=2)
-        for rows, columns in sorted(zeros, key=lambda more: math.prod(self.wider(*more).weight)):
-            wider = self.wider(rows, columns)
-            size = wider.bytes(target)
-            if size.planned == size.written < own.fetched and (wider == self or wider.taken(target)):
+        for rows, columns in sorted(zeros, key=lambda more: math.prod(self.with_zero_padding(*more).weight)):
+            wider = self.with_zero_padding(rows, columns)
+            size = wider.compute_stored_size(target)
+            if size.planned_bytes == size.written_bytes < own.fetched_bytes and (
+                wider == self or wider.is_supported(target)
+            ):
                 return wider
         return None
 
@@ -105,9 +107,9 @@ class _ConvShape:
 def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
     """Return why the weights of the float `node` cannot have 4 bits on `target`; None where they can."""
     if node.op_type == "Conv":
-        misfit = None if _ConvShape.of(node).fitting(target) is not None else _MISALIGNED_SIZE
-        return misfit if INT4_BITS in target.weight_bits(CONV2D.name) else _NO_INT4_SUPPORT
-    if ir.base_op_type(node) != "Linear" or INT4_BITS not in target.weight_bits(CONV2D.name):
+        misfit = None if _ConvShape.from_node(node).find_aligned_kernel(target) is not None else _MISALIGNED_SIZE
+        return misfit if INT4_BITS in target.get_weight_bits(CONV2D.name) else _NO_INT4_SUPPORT
+    if ir.base_op_type(node) != "Linear" or INT4_BITS not in target.get_weight_bits(CONV2D.name):
         return _NO_INT4_SUPPORT
     if len(ir.require_input(node, 1).uses()) > 1:
         return "several layers read them"
@@ -128,13 +130,13 @@ def _is_int4_linear_correct(outputs: int, inputs: int, target: Target) -> bool:
     """Whether a LinearInt of 4-bit weights [O, I] comes out right."""
     step = PackerStep(LINEAR.name, "", (), (), {"parameter_bits": INT4_BITS})
     size = compute_stored_size(step, 1, PackerTensor("", (outputs, inputs), 1, True), target)
-    return INT4_BITS in target.weight_bits(LINEAR.name) and inputs > 1 and size.planned == size.written
+    return INT4_BITS in target.get_weight_bits(LINEAR.name) and inputs > 1 and size.planned_bytes == size.written_bytes
 
 
 def _can_use_pointwise_conv(outputs: int, inputs: int, rows: int, target: Target) -> bool:
     """Whether it does as a 1x1 convolution."""
-    kernel = _ConvShape.pointwise(outputs, inputs, rows)
-    return kernel.fitting(target) == kernel and kernel.taken(target)
+    kernel = _ConvShape.from_linear(outputs, inputs, rows)
+    return kernel.find_aligned_kernel(target) == kernel and kernel.is_supported(target)
 
 
 def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
@@ -156,8 +158,8 @@ def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrit
 
 
 def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    kernel = _ConvShape.of(node)
-    wider = kernel.fitting(target) if INT4_BITS in target.weight_bits(CONV2D.name) else None
+    kernel = _ConvShape.from_node(node)
+    wider = kernel.find_aligned_kernel(target) if INT4_BITS in target.get_weight_bits(CONV2D.name) else None
     if wider is None:
         return _store_as_int8(graph, node)
     if wider == kernel:
@@ -239,7 +241,7 @@ def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
 
 def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
     """Write a Conv1dInt, whose 4-bit weights do not pack, as a Conv2dInt of height 1; return it."""
-    g, base = ConvGeometry.image(node), str(node.outputs[0].name)
+    g, base = ConvGeometry.from_node_as_2d(node), str(node.outputs[0].name)
     source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
     up = ir.make_node(
         UNSQUEEZE.name,
@@ -249,7 +251,7 @@ def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
         output=ir.unique_tensor_name(graph, f"{base}_image"),
         like=source,
     )
-    up.outputs[0].shape = ir.make_shape(list(g.source))
+    up.outputs[0].shape = ir.make_shape(list(g.input_shape))
     held = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{weight.name}_image"), ir.require_const_value(weight)[:, :, None]
     )

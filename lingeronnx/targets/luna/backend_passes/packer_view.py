@@ -37,7 +37,7 @@ class PackerGraphView:
         self.graph, self.target, self.anyway = graph, target, ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits
 
-    def other(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
+    def for_graph(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
         """Return another graph for the same chip, with `ignore_node_limits` or as this one."""
         return PackerGraphView(graph, self.target, self.limits, ignore_node_limits or self.anyway)
 
@@ -56,21 +56,21 @@ class PackerGraphView:
         return ir.to_proto(extract_chip_part(apply_file_names(self.graph, self._names), self.target))
 
     @cached_property
-    def base(self) -> PackerOptions:
+    def base_options(self) -> PackerOptions:
         """The arguments that the graph needs whatever is chosen."""
         return make_base_options(self.proto, self.target)
 
     @cached_property
-    def ready(self) -> PreparedGraph:
+    def prepared(self) -> PreparedGraph:
         """The graph, read and prepared, to be judged."""
-        return prepare_graph(self.proto, self.target, self.base, self.limits, self.anyway)
+        return prepare_graph(self.proto, self.target, self.base_options, self.limits, self.anyway)
 
     @cached_property
-    def safest(self) -> EvaluatedArguments:
+    def safest_arguments(self) -> EvaluatedArguments:
         """The first arguments under which the graph is right, and the verdict."""
-        return select_safest_for(self.ready, self.target, self.base)
+        return select_safest_for(self.prepared, self.target, self.base_options)
 
     @property
-    def chosen(self) -> EvaluatedArguments:
+    def fastest_arguments(self) -> EvaluatedArguments:
         """The fastest arguments under which the graph is right, and the verdict."""
-        return select_fastest_arguments(self.proto, self.target, self.ready)
+        return select_fastest_arguments(self.proto, self.target, self.prepared)

@@ -24,7 +24,7 @@ def run_backend_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Seque
     The graph is changed, or left as it is. What is returned is nobody else's.
     """
     body = ir.to_proto(graph).SerializeToString(deterministic=True)
-    made, done = _CACHE.ask(body, target, lambda: _run_passes(graph, target))
+    made, done = _CACHE.get_or_compute(body, target, lambda: _run_passes(graph, target))
     return ir.clone(made), done
 
 
@@ -33,5 +33,5 @@ def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[App
     read, tiled = tile_large_layers(PackerGraphView(graph, target))
     made, faster, saved = apply_cost_rewrites(read)
     if saved is not None:
-        saved.note(made.metadata_props)
+        saved.write_metadata(made.metadata_props)
     return made, (*formed, *tiled, *faster)

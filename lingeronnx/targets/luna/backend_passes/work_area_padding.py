@@ -37,17 +37,18 @@ _MAX_CONCAT_INPUTS = 5
 
 @dataclass(frozen=True)
 class _WorkAreaDemand:
-    """A node that writes `need` bytes, and where the BatchNorm2dInt goes: `value`, held at `scale`, for `readers`.
+    """A node that writes `required_bytes` bytes, and where the BatchNorm2dInt goes.
 
-    doubted : whether only reading supports that it comes out right over its own tensors, as for a single row.
+    `value`, held at `scale`, for `readers`.
+    is_unverified : whether only reading supports that it comes out right over its own tensors, as for a single row.
     """
 
     node: ir.Node
-    need: int
+    required_bytes: int
     value: ir.Value
     scale: float
     readers: list[tuple[ir.Node, int]]
-    doubted: bool = False
+    is_unverified: bool = False
 
 
 def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
@@ -57,8 +58,10 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """
     area = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
     finders = [find for fault, find in _DEMAND_FINDERS if fault in target.faults]
-    kinds = [find for find in finders if any(wanted.need > area for wanted in find(graph, target))]
-    doubted = any(wanted.doubted and wanted.need > area for find in kinds for wanted in find(graph, target))
+    kinds = [find for find in finders if any(wanted.required_bytes > area for wanted in find(graph, target))]
+    doubted = any(
+        wanted.is_unverified and wanted.required_bytes > area for find in kinds for wanted in find(graph, target)
+    )
     if not kinds or (not doubted and _is_safe(graph, target)):
         return []
     for wanted in [[kind] for kind in kinds] + [kinds][len(kinds) == 1 :]:
@@ -71,7 +74,7 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 def _apply_fixes(graph: ir.Model, target: Target, finders: list[_DemandFinder]) -> list[AppliedRewrite]:
     done = [
-        _insert_dummy_batch_norm(graph, target, max(find(graph, target), key=lambda wanted: wanted.need))
+        _insert_dummy_batch_norm(graph, target, max(find(graph, target), key=lambda wanted: wanted.required_bytes))
         for find in finders
     ]
     return [*done, *copy_duplicate_inputs(graph, target)]
@@ -97,7 +100,7 @@ def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
 
 
 def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    per_element, more = get_packer_profile(target).norm_area
+    per_element, more = get_packer_profile(target).layer_norm_scratch_bytes
     norms = []
     for node in graph.graph:
         if node.op_type == LAYER_NORM.name and node.outputs[0].uses():
@@ -151,7 +154,11 @@ def _is_safe(graph: ir.Model, target: Target) -> bool:
     choice = select_safest_arguments(
         extract_chip_part(apply_file_names(graph, build_safe_names(graph)), target), target
     )
-    return choice.verdict.chip_ready and not choice.verdict.warned and "params:share-mem" not in choice.line
+    return (
+        choice.verdict.is_chip_ready
+        and not choice.verdict.has_overrun_warning
+        and "params:share-mem" not in choice.command_line
+    )
 
 
 def _insert_dummy_batch_norm(graph: ir.Model, target: Target, wanted: _WorkAreaDemand) -> AppliedRewrite:
@@ -160,7 +167,7 @@ def _insert_dummy_batch_norm(graph: ir.Model, target: Target, wanted: _WorkAreaD
     shape = [int(d or 1) for d in ir.get_shape(value) or ()]
     readers = {id(reader) for reader, _ in wanted.readers}
     first = next(node for node in graph.graph if id(node) in readers)
-    least = -(-wanted.need // 4)
+    least = -(-wanted.required_bytes // 4)
     for count in _split_concat_factor(-(-least // math.prod(shape))):
         value = insert_concat(graph, wanted.node, [value] * count, axis, scale, f"{name}_repeated", before=first)
     long = [int(d or 1) for d in ir.get_shape(value) or ()]

@@ -33,18 +33,18 @@ __all__ = ["check_correctness", "check_placement"]
 
 def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """Yield what the packer refuses because of a place."""
-    for step in plan.net.steps:
-        node, kind = plan.node(step), get_packer_profile(plan.target)
-        if step.op == CONV1D.name and node.outside():
+    for step in plan.graph.steps:
+        node, kind = plan.get_placed_step(step), get_packer_profile(plan.target)
+        if step.op == CONV1D.name and node.is_input_in_psram():
             yield make_refusal_finding(
                 step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there"
             )
-        if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
-            if node.outside() or node.away:
+        if step.op == CONV_TRANSPOSE2D.name and kind.conv_transpose_needs_shared_io:
+            if node.is_input_in_psram() or node.is_output_in_psram:
                 yield make_refusal_finding(
                     step, "input and output of a ConvTranspose2dInt lie in shared memory", "psram", "leave them there"
                 )
-            elif kind.transposed_weights and plan.places[step.inputs[1]] != SHARE:
+            elif kind.conv_transpose_needs_shared_weight and plan.places[step.inputs[1]] != SHARE:
                 yield make_refusal_finding(
                     step, "the weight of a ConvTranspose2dInt lies in shared memory", "psram", "-m params:share-mem"
                 )
@@ -57,28 +57,31 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     yield from _check_shared_constants(plan)
     yield from _check_input_scales(plan)
     yield from check_int4_plan(plan)
-    for step in plan.net.steps:
+    for step in plan.graph.steps:
         yield from _check_operator(plan, step)
         for name in dict.fromkeys((*step.outputs, *step.inputs)):
-            if plan.options.places.get(name) == FLASH:
+            if plan.options.placements.get(name) == FLASH:
                 yield make_wrong_result_finding(
                     step, "tensors of a run lie in memory that can be written", "flash", "choose psram"
                 )
-        rules = (*PLACEMENT_RULES.get("", {}).get(step.op, ()), *PLACEMENT_RULES.get(kind.areas, {}).get(step.op, ()))
+        rules = (
+            *PLACEMENT_RULES.get("", {}).get(step.op, ()),
+            *PLACEMENT_RULES.get(kind.work_area_table, {}).get(step.op, ()),
+        )
         for rule in rules:
-            yield from rule(plan, step, plan.node(step))
+            yield from rule(plan, step, plan.get_placed_step(step))
 
 
 def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     kind = get_packer_profile(plan.target)
-    for tensor in plan.net.values():
+    for tensor in plan.graph.iterate_tensors():
         what = ""
-        if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
+        if "workspace" in tensor.name and plan.memory_plan.work_areas and kind.reserves_workspace_name:
             what = "no tensor has 'workspace' in its name"
-        elif tensor.name in RESERVED_BUFFER_NAMES and plan.options.parameters != SHARE:
+        elif tensor.name in RESERVED_BUFFER_NAMES and plan.options.constant_memory != SHARE:
             what = "no tensor is named dma_buffer"
         if what:
-            at = plan.net.maker(tensor.name) or plan.net.readers(tensor.name)[0]
+            at = plan.graph.find_producer(tensor.name) or plan.graph.find_consumers(tensor.name)[0]
             yield make_wrong_result_finding(at, what, f"'{tensor.name}'", "rename it")
 
 
@@ -95,12 +98,12 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
             yield make_wrong_result_finding(
                 steps[-1], "a constant is read by operators of one kind", value, "copy the constant"
             )
-    if not plan.memory.prefetched:
+    if not plan.memory_plan.prefetched_bytes:
         return
     for name, steps in users.items():
         if len(steps) == 1:
             continue
-        sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
+        sets = {tuple(t.name for t in plan.graph.get_constants(s)) for s in steps}
         if len(sets) > 1 and all(len(one) > 1 for one in sets):
             yield make_wrong_result_finding(
                 steps[-1],
@@ -112,17 +115,17 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 def _map_constant_users(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
     users: dict[str, list[PackerStep]] = {}
-    for step in plan.net.steps:
-        for tensor in plan.net.constants(step):
+    for step in plan.graph.steps:
+        for tensor in plan.graph.get_constants(step):
             users.setdefault(tensor.name, []).append(step)
     return users
 
 
 def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     kind = get_packer_profile(plan.target)
-    for name in plan.net.inputs:
-        if plan.net.tensors[name].scale is None and kind.needs_scale:
-            for step in plan.net.readers(name):
+    for name in plan.graph.inputs:
+        if plan.graph.tensors[name].scale is None and kind.needs_input_scale:
+            for step in plan.graph.find_consumers(name):
                 if step.get("scale_x") is None and step.get("scale_x_0") is None:
                     yield make_wrong_result_finding(
                         step, "the first reader of an integer graph input tells its scale", step.op, "write a Quant"
@@ -130,14 +133,14 @@ def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    kind, node = get_packer_profile(plan.target), plan.node(step)
+    kind, node = get_packer_profile(plan.target), plan.get_placed_step(step)
     if step.op in (QUANT.name, DEQUANT.name):
         yield make_wrong_result_finding(
             step, "no float operator stands between integers", step.op, "quantize it, or cut the graph"
         )
-    elif step.made == "pad":
-        others = plan.net.readers(step.outputs[0])
-        if len(others) > 1 or any(other.made == "group" for other in others):
+    elif step.created_as == "pad":
+        others = plan.graph.find_consumers(step.outputs[0])
+        if len(others) > 1 or any(other.created_as == "group" for other in others):
             yield make_wrong_result_finding(
                 others[0],
                 "a convolution over a map smaller than its kernel, whose pads the packer moves, "
@@ -145,48 +148,48 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
                 f"{len(others)} readers, group or not",
                 "copy the tensor, or split the groups by Slice",
             )
-    elif step.op in kind.unmeasured:
+    elif step.op in kind.unverified_operators:
         yield make_wrong_result_finding(
             step, f"{step.op} could be measured on {plan.target.name}", "it could not", "leave it in float"
         )
-    elif not plan.target.runs(step.op):
+    elif not plan.target.can_run(step.op):
         yield make_wrong_result_finding(
             step, f"the executor of {plan.target.name} computes this operator right", step.op, "replace it"
         )
-    if step.op in kind.curve_bits and 8 * node.x.width != kind.curve_bits[step.op]:
+    if step.op in kind.lut_input_bits and 8 * node.x.width != kind.lut_input_bits[step.op]:
         yield make_wrong_result_finding(
-            step, f"{step.op} reads {kind.curve_bits[step.op]} bits", 8 * node.x.width, "add a Requant"
+            step, f"{step.op} reads {kind.lut_input_bits[step.op]} bits", 8 * node.x.width, "add a Requant"
         )
-    if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_bits:
+    if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_output_bits:
         yield make_wrong_result_finding(
-            step, f"o_bits of a LinearInt is one of {kind.linear_bits}", step.get("o_bits"), "write 8 or 32"
+            step, f"o_bits of a LinearInt is one of {kind.linear_output_bits}", step.get("o_bits"), "write 8 or 32"
         )
     if step.op == LAYER_NORM.name:
         yield from _check_layer_norm(plan, step)
-    if step.op == LSTM.name and kind.even_hidden and int(step.get("hidden_size")) % 2:
+    if step.op == LSTM.name and kind.needs_even_lstm_units and int(step.get("hidden_size")) % 2:
         yield make_wrong_result_finding(
             step, "the hidden size of an LSTMInt is even", step.get("hidden_size"), "add a unit with zero weights"
         )
-    if step.op == LAYER_NORM.name and node.inputs[1].width != kind.norm_width:
+    if step.op == LAYER_NORM.name and node.inputs[1].width != kind.layer_norm_weight_bytes:
         yield make_wrong_result_finding(
             step,
-            f"the weight of a LayerNormInt has {8 * kind.norm_width} bits",
+            f"the weight of a LayerNormInt has {8 * kind.layer_norm_weight_bytes} bits",
             8 * node.inputs[1].width,
             "quantize for this chip",
         )
-    if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not kind.batches:
+    if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not kind.supports_batch:
         yield make_wrong_result_finding(step, "the batch is 1", node.x.shape[0], "write the graph for one sample")
     yield from _check_output_scale(plan, step)
 
 
 def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    kind, node = get_packer_profile(plan.target), plan.node(step)
+    kind, node = get_packer_profile(plan.target), plan.get_placed_step(step)
     row = node.inputs[1].elements
-    if row < kind.min_norm:
+    if row < kind.min_layer_norm_length:
         yield make_wrong_result_finding(
-            step, f"a LayerNormInt has lines of {kind.min_norm} elements or more", row, "leave it in float"
+            step, f"a LayerNormInt has lines of {kind.min_layer_norm_length} elements or more", row, "leave it in float"
         )
-    if len(node.x.shape) == 2 and not kind.flat_norm:
+    if len(node.x.shape) == 2 and not kind.supports_2d_layer_norm:
         yield make_wrong_result_finding(
             step, "the input of a LayerNormInt has three axes or more", 2, "reshape it before and after"
         )

@@ -21,17 +21,17 @@ def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int
     for layer in layers:
         if layer.macs:
             macs[layer.width] = macs.get(layer.width, 0) + layer.macs
-    outside = memory.psram + (memory.constants if memory.constants_in == PSRAM else 0)
-    shared = {name: spot.size for name, spot in memory.spots.items() if spot.place != PSRAM}
+    outside = memory.psram_bytes + (memory.constant_bytes if memory.constant_memory == PSRAM else 0)
+    shared = {name: spot.size for name, spot in memory.allocations.items() if spot.place != PSRAM}
     largest = dict(sorted(shared.items(), key=lambda item: -item[1])[:5])
     return GraphCost(
         layers=layers,
         macs=macs,
-        weights=memory.constants,
+        weights=memory.constant_bytes,
         activations=sum(layer.activations for layer in layers),
         dma=sum(layer.dma for layer in layers),
-        shared=memory.need,
-        shared_limit=memory.limit,
+        shared=memory.required_bytes,
+        shared_limit=memory.limit_bytes,
         psram=outside,
         psram_limit=external_bytes,
         largest=largest,
@@ -43,17 +43,17 @@ _PARTIAL_READ_OPERATORS = ("Slice", "Gather")
 
 def _compute_layer_cost(net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted: set[str]) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
-    own = net.constants(step)
-    weights = sum(memory.stored[t.name] for t in own if t.name not in counted)
+    own = net.get_constants(step)
+    weights = sum(memory.stored_bytes[t.name] for t in own if t.name not in counted)
     counted |= {t.name for t in own}
     outputs = [net.tensors[n] for n in step.outputs]
     most = (
-        sum(t.bytes for t in outputs) if step.op in _PARTIAL_READ_OPERATORS else None
+        sum(t.size_bytes for t in outputs) if step.op in _PARTIAL_READ_OPERATORS else None
     )  # of its input it reads what it writes
-    touched = {t.name: t.bytes if most is None else min(t.bytes, most) for t in net.data(step)}
-    touched |= {t.name: t.bytes for t in outputs}
-    outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
-    fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
+    touched = {t.name: t.size_bytes if most is None else min(t.size_bytes, most) for t in net.data(step)}
+    touched |= {t.name: t.size_bytes for t in outputs}
+    outside = sum(size for name, size in touched.items() if memory.allocations[name].place == PSRAM)
+    fetched = sum(memory.stored_bytes[t.name] for t in own) if memory.constant_memory == PSRAM else 0
     return LayerCost(
         node=step.origin or step.name,
         op_type=step.op,
@@ -61,7 +61,7 @@ def _compute_layer_cost(net: PackerGraph, memory: MemoryPlan, step: PackerStep, 
         width=_format_mac_width(net, step),
         weights=weights,
         activations=sum(touched.values()),
-        work_area=memory.areas.get(step.name, 0),
+        work_area=memory.work_areas.get(step.name, 0),
         dma=outside + fetched,
     )
 
@@ -85,6 +85,6 @@ def _count_macs(net: PackerGraph, step: PackerStep) -> int:
 def _format_mac_width(net: PackerGraph, step: PackerStep) -> str:
     """Return the widths of what is multiplied, such as 8x8."""
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
-    if len(widths) > 1 and net.tensors[step.inputs[1]].constant:
+    if len(widths) > 1 and net.tensors[step.inputs[1]].is_constant:
         widths[1] = min(widths[1], step.weight_bits)
     return "x".join(map(str, widths)) if _count_macs(net, step) else ""

@@ -37,41 +37,41 @@ __all__ = ["DetailedVerdict", "NodeLimitChecker", "PreparedGraph", "evaluate_gra
 
 @dataclass(frozen=True)
 class DetailedVerdict(Verdict):
-    """A verdict with what it was found from: the memory plan of the graph `net`; None where it does not get that far.
+    """A verdict with what it was found from: the memory plan of the graph `graph`; None where it does not get that far.
 
     target, options : the chip, and what was asked of the packer.
     """
 
     target: Target = field(kw_only=True, repr=False, compare=False)
     options: PackerOptions = field(kw_only=True, repr=False, compare=False)
-    memory: MemoryPlan | None = None
-    net: PackerGraph | None = field(default=None, repr=False, compare=False)
+    memory_plan: MemoryPlan | None = None
+    graph: PackerGraph | None = field(default=None, repr=False, compare=False)
 
     @property
     def cost(self) -> GraphCost | None:
         """What the graph costs; None where it has no plan."""
-        if self.net is None or self.memory is None:
+        if self.graph is None or self.memory_plan is None:
             return None
-        return compute_graph_cost(self.net, self.memory, self.target.external_memory or 0)
+        return compute_graph_cost(self.graph, self.memory_plan, self.target.external_memory or 0)
 
     @property
-    def time(self) -> Latency | None:
+    def latency(self) -> Latency | None:
         """How long the graph takes; None where it has no plan, or the chip no prices."""
         prices = get_kernel_costs(self.target)
-        return None if prices is None else self.time_at(prices)
+        return None if prices is None else self.estimate_latency(prices)
 
     @cached_property
-    def weighed(self) -> Latency | None:
-        """`time`, and where a chip has no prices by those of arcs: what decisions between forms assume."""
-        return self.time_at(get_kernel_costs(self.target) or ARCS)
+    def comparison_latency(self) -> Latency | None:
+        """`latency`, and where a chip has no prices by those of arcs: what decisions between forms assume."""
+        return self.estimate_latency(get_kernel_costs(self.target) or ARCS)
 
-    def time_at(self, kernel_costs: KernelCosts) -> Latency | None:
+    def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
         """Return how long the graph takes at these prices; None where it has no plan."""
         from ..timing import estimate_latency  # which knows the packer's values
 
-        if self.net is None or self.memory is None:
+        if self.graph is None or self.memory_plan is None:
             return None
-        return estimate_latency(self.net, self.memory, self.options, self.target, kernel_costs)
+        return estimate_latency(self.graph, self.memory_plan, self.options, self.target, kernel_costs)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def prepare_graph(
     node keeps it from being packed.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    findings = [*options.problems, *check_file(proto.graph, parse_nodes(proto.graph), target, options)]
+    findings = [*options.findings, *check_file(proto.graph, parse_nodes(proto.graph), target, options)]
     if findings:
         return PreparedGraph(None, tuple(findings))
     net, findings = read_packer_graph(proto, target, options)
@@ -118,7 +118,7 @@ def prepare_graph(
         return PreparedGraph(None, tuple(findings))
     limits = NodeLimitChecker(target) if limits is None else limits
     findings = [*check_net(net, target), *check_int4_format(net, target)]
-    broken = [one for step in net.steps for one in limits.broken(net, step)]
+    broken = [one for step in net.steps for one in limits.find_violations(net, step)]
     refused = any(f.level == "packs" for f in (findings if ignore_node_limits else [*findings, *broken]))
     return PreparedGraph(None if refused else apply_packer_transforms(net, target, options), (*findings, *broken))
 
@@ -137,10 +137,10 @@ def evaluate_plan(
         *_check_capacity(prepared.net, memory_plan, target),
         *check_correctness(plan),
     ]
-    findings += check_overruns(prepared.net, memory_plan, get_packer_profile(target).areas, plan.places)
+    findings += check_overruns(prepared.net, memory_plan, get_packer_profile(target).work_area_table, plan.places)
     findings += check_output_overruns(prepared.net, memory_plan, get_packer_profile(target))
     said = _make_verdict(findings, target, options, memory_plan, prepared.net)
-    return replace(said, beliefs=tuple(dict.fromkeys(find_assumptions(plan)))) if said.chip_ready else said
+    return replace(said, assumptions=tuple(dict.fromkeys(find_assumptions(plan)))) if said.is_chip_ready else said
 
 
 def _make_verdict(
@@ -153,7 +153,7 @@ def _make_verdict(
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
     findings = tuple(dict.fromkeys(found))
-    return DetailedVerdict(packs, right, findings, memory=memory, net=net, target=target, options=options)
+    return DetailedVerdict(packs, right, findings, memory_plan=memory, graph=net, target=target, options=options)
 
 
 def _check_capacity(net: PackerGraph, memory: MemoryPlan, target: Target) -> Iterator[VerdictFinding]:
@@ -161,30 +161,36 @@ def _check_capacity(net: PackerGraph, memory: MemoryPlan, target: Target) -> Ite
         yield VerdictFinding(
             "packs",
             "shared memory",
-            f"at most {memory.limit} bytes are needed",
+            f"at most {memory.limit_bytes} bytes are needed",
             _describe_peak(net, memory),
             _suggest_remedy(memory),
         )
     most = target.external_memory
-    if most is not None and memory.outside > most:
+    if most is not None and memory.external_bytes > most:
         yield VerdictFinding(
-            "packs", "psram", f"at most {most} bytes are needed", f"{memory.outside} bytes", "use a smaller network"
+            "packs",
+            "psram",
+            f"at most {most} bytes are needed",
+            f"{memory.external_bytes} bytes",
+            "use a smaller network",
         )
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
     """Return the bytes that are needed, and what lies there at the node where most is in use."""
-    living = memory.living(len(net.steps))
+    living = memory.compute_live_bytes(len(net.steps))
     index = living.index(max(living))
-    there = [(n, s.size) for n, s in memory.spots.items() if s.place == SHARE and s.first <= index <= s.last]
+    there = [(n, s.size) for n, s in memory.allocations.items() if s.place == SHARE and s.first <= index <= s.last_step]
     largest = sorted(there, key=lambda item: -item[1])[:3]
     at = f"{living[index]} at {net.steps[index].origin} ({', '.join(f'{n} {s}' for n, s in largest)})"
-    return f"{memory.need} bytes; {at}"
+    return f"{memory.required_bytes} bytes; {at}"
 
 
 def _suggest_remedy(memory: MemoryPlan) -> str:
     """Return what would help: another chip where one has enough."""
-    larger = [target for target in PLATFORMS if target.packs and (target.shared_memory or 0) >= memory.need]
+    larger = [
+        target for target in PLATFORMS if target.has_packer and (target.shared_memory or 0) >= memory.required_bytes
+    ]
     chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
     return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 
@@ -196,17 +202,17 @@ class NodeLimitChecker:
         self._row = target
         self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
-    def broken(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+    def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
         """Yield the limits that a step breaks."""
         if step.op not in PACKER_LIMITS and step.op not in CORRECTNESS_LIMITS:
             return
         key = _make_cache_key(net, step)
         if key not in self._known:
-            self._known[key] = list(self._ask(_to_ir_node(net, step)))
+            self._known[key] = list(self._evaluate_limits(_to_ir_node(net, step)))
         for level, *words in self._known[key]:
             yield VerdictFinding(level, step.origin, *words)
 
-    def _ask(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
+    def _evaluate_limits(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
         """Yield level, rule, value and remedy."""
         for level, table in (("packs", PACKER_LIMITS), ("right", CORRECTNESS_LIMITS)):
             for limit in table.get(node.op_type, ()):
@@ -221,7 +227,7 @@ def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]
-        content = _hash_array(net.arrays[name]) if tensor.constant else name in net.inputs
+        content = _hash_array(net.arrays[name]) if tensor.is_constant else name in net.inputs
         inputs.append((tensor.shape, content))
     return step.op, repr(sorted(step.attributes.items())), tuple(inputs), net.tensors[step.outputs[0]].shape
 
@@ -235,8 +241,8 @@ def _to_ir_node(net: PackerGraph, step: PackerStep) -> ir.Node:
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]
-        computed = not tensor.constant and name not in net.inputs
-        array = net.arrays[name] if tensor.constant else None
+        computed = not tensor.is_constant and name not in net.inputs
+        array = net.arrays[name] if tensor.is_constant else None
         inputs.append(make_detached_value(tensor.shape, name=name, constant=array, computed=computed))
     result = net.tensors[step.outputs[0]]
     return make_detached_node(step.op, inputs, result.shape, step.attributes, name=step.name, output=result.name)

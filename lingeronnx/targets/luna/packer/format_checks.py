@@ -224,10 +224,10 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
             yield _make_refusal(
                 step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
             )
-    if step.op == SOFTMAX.name and step.get(get_packer_profile(target).softmax_axis) is None:
+    if step.op == SOFTMAX.name and step.get(get_packer_profile(target).softmax_axis_attribute) is None:
         yield _make_refusal(
             step.name,
-            f"SoftmaxInt has the attribute {get_packer_profile(target).softmax_axis}",
+            f"SoftmaxInt has the attribute {get_packer_profile(target).softmax_axis_attribute}",
             "none",
             "write dim and axis",
         )
@@ -235,7 +235,7 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
 
 def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
     wanted = list(REQUIRED_ATTRIBUTES.get(step.op, ()))
-    first = get_packer_profile(target).rounding == "platform_quant"
+    first = get_packer_profile(target).rounding_attribute == "platform_quant"
     if (
         step.op in _ROUNDING_OPERATORS
         or first
@@ -243,7 +243,7 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
         or not first
         and step.op == REQUANT.name
     ):
-        wanted.append(get_packer_profile(target).rounding)
+        wanted.append(get_packer_profile(target).rounding_attribute)
     if step.op == SIGMOID.name and not first:
         wanted.append("platform")
     missing = [name for name in wanted if step.get(name) is None]
@@ -254,7 +254,7 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
             f"{', '.join(missing)} missing",
             "write the graph again with quantize or convert",
         )
-    widths = get_packer_profile(target).output_bits if step.op == CONV2D.name else (8, 16, 32)
+    widths = get_packer_profile(target).conv_output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if bits is not None and step.op in (*_ROUNDING_OPERATORS, GLU.name, BMM.name) and bits not in widths:
         yield _make_refusal(step.name, f"o_bits is one of {widths}", bits, "write 8")
@@ -266,7 +266,7 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
         return [
             _make_refusal("graph", "a node is left when Quant and Dequant are taken out", "none", "pack a larger graph")
         ]
-    if not any(net.constants(step) for step in net.steps):
+    if not any(net.get_constants(step) for step in net.steps):
         return [_make_refusal("graph", "a graph has at least one constant", "none", "pack a larger graph")]
     refused: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
@@ -278,7 +278,7 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
         scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
         for name in step.outputs:
             scales[name] = float(scale) if scale is not None else source
-    for label, name, result in net.results:
+    for label, name, result in net.dequantized_outputs:
         known = scales.get(name)
         if known is not None and not math.isclose(result, known, rel_tol=1e-6):
             refused.append(

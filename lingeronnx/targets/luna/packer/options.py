@@ -42,19 +42,19 @@ class PackerOptions:
     """What was asked for; sizes in bytes.
 
     thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that go to PSRAM
-    places : {tensor: place}, by the names that tensors keep. parameters : the place of all constants, None for psram
-    sizes : {symbol of a dimension: size}. limit : of the shared memory, None for the chip's own
-    problems : what the packer would refuse
+    placements : {tensor: place}, by the names that tensors keep. parameters : the place of all constants, None for
+    psram symbol_sizes : {symbol of a dimension: size}. limit : of the shared memory, None for the chip's own
+    findings : what the packer would refuse
     """
 
     platform: str | None = None
     thresholds: tuple[int, int, int, int] = (655360, 655360, 655360, 655360)
     prefetch: bool = True
-    places: dict[str, str] = field(default_factory=dict)
-    parameters: str = PSRAM
-    sizes: dict[str, int] = field(default_factory=dict)
-    limit: int | None = None
-    problems: tuple[VerdictFinding, ...] = ()
+    placements: dict[str, str] = field(default_factory=dict)
+    constant_memory: str = PSRAM
+    symbol_sizes: dict[str, int] = field(default_factory=dict)
+    shared_memory_limit: int | None = None
+    findings: tuple[VerdictFinding, ...] = ()
 
 
 def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
@@ -90,11 +90,11 @@ def _make_options(values: dict[str, str]) -> PackerOptions:
         platform=values.get("platform"),
         thresholds=(thresholds[0], thresholds[1], thresholds[2], thresholds[3]),
         prefetch=values.get("prefetch", "True").lower() not in ("false", "0", "no"),
-        places={name: place for name, place in places.items() if name != "params"},
-        parameters=places.get("params", PSRAM),
-        sizes=_parse_symbol_sizes(values.get("constants", "")),
-        limit=None if limit is None else _parse_bytes("-r", limit),
-        problems=tuple(problems),
+        placements={name: place for name, place in places.items() if name != "params"},
+        constant_memory=places.get("params", PSRAM),
+        symbol_sizes=_parse_symbol_sizes(values.get("constants", "")),
+        shared_memory_limit=None if limit is None else _parse_bytes("-r", limit),
+        findings=tuple(problems),
     )
 
 

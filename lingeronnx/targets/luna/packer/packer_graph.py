@@ -22,7 +22,7 @@ class PackerTensor:
     name: str
     shape: tuple[int, ...]
     width: int = 1
-    constant: bool = False
+    is_constant: bool = False
     scale: float | None = None
 
     @property
@@ -31,14 +31,14 @@ class PackerTensor:
         return math.prod(self.shape)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """What it takes, not rounded."""
         return self.elements * self.width
 
     @property
-    def planned(self) -> int:
+    def planned_bytes(self) -> int:
         """What the packer reserves for it."""
-        return round_up(self.bytes, 16)
+        return round_up(self.size_bytes, 16)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PackerStep:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
-    made: str = ""
+    created_as: str = ""
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
         """Return attribute `name`, or `default`."""
@@ -67,7 +67,7 @@ class PackerStep:
         bits = self.attributes.get("parameter_bits")
         return bits if isinstance(bits, int) else 8
 
-    def but(self, **changes: Any) -> PackerStep:
+    def with_changes(self, **changes: Any) -> PackerStep:
         """Return the step with other fields."""
         return replace(self, **changes)
 
@@ -81,27 +81,29 @@ class PackerGraph:
     outputs: list[str]
     tensors: dict[str, PackerTensor]
     arrays: dict[str, np.ndarray]
-    results: list[tuple[str, str, float]] = field(default_factory=list)  # (Dequant, tensor, scale_o) of what vanished
+    dequantized_outputs: list[tuple[str, str, float]] = field(
+        default_factory=list
+    )  # (Dequant, tensor, scale_o) of what vanished
 
-    def readers(self, name: str) -> list[PackerStep]:
+    def find_consumers(self, name: str) -> list[PackerStep]:
         """Return the steps that read a tensor."""
         return [step for step in self.steps if name in step.inputs]
 
-    def maker(self, name: str) -> PackerStep | None:
+    def find_producer(self, name: str) -> PackerStep | None:
         """Return the step that writes a tensor; None for graph inputs and constants."""
         return next((step for step in self.steps if name in step.outputs), None)
 
     def data(self, step: PackerStep) -> list[PackerTensor]:
         """Return the inputs of a step that are computed at run time."""
-        return [t for t in (self.tensors[n] for n in step.inputs) if not t.constant]
+        return [t for t in (self.tensors[n] for n in step.inputs) if not t.is_constant]
 
-    def constants(self, step: PackerStep) -> list[PackerTensor]:
+    def get_constants(self, step: PackerStep) -> list[PackerTensor]:
         """Return the constants of a step that take memory: not shapes, positions and the like."""
         keep = STORED_CONSTANT_INPUTS.get(step.op)
         names = step.inputs if keep is None else [n for i, n in enumerate(step.inputs) if i in keep]
-        return [t for t in (self.tensors[n] for n in names) if t.constant]
+        return [t for t in (self.tensors[n] for n in names) if t.is_constant]
 
-    def values(self) -> Iterator[PackerTensor]:
+    def iterate_tensors(self) -> Iterator[PackerTensor]:
         """Yield the tensors of a run: graph inputs, then every step's outputs."""
         for name in self.inputs:
             yield self.tensors[name]

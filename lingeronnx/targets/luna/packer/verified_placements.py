@@ -99,12 +99,12 @@ VERIFIED_PLACEMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 def encode_placement(node: PlacedStep) -> str:
     """Return the places of a node's data in the letters of the table."""
-    data = [t for t in node.inputs if not t.constant]
+    data = [t for t in node.inputs if not t.is_constant]
     letters = [_get_memory_letter(node, t.name) for t in data]
     scales = _get_rescaled_operands(node)
     if node.step.op == CONCAT.name:
         letters = sorted(set(letters))
-    large = any(t.bytes > MAX_COPY_BYTES for t in (*data, *node.outputs))
+    large = any(t.size_bytes > MAX_COPY_BYTES for t in (*data, *node.outputs))
     scale_suffix = f"/{scales}" if scales else ""
     size_suffix = "+" if large else ""
     return f"{''.join(letters)}>{_get_memory_letter(node, node.y.name)}{scale_suffix}{size_suffix}"
@@ -120,7 +120,7 @@ def _describe_unverified_copy(node: PlacedStep) -> str:
 
 def _is_multirow_single_output(node: PlacedStep) -> bool:
     """Whether a layer writes one output for each of several rows, to shared memory."""
-    return node.y.elements > node.y.shape[-1] == 1 and not node.away
+    return node.y.elements > node.y.shape[-1] == 1 and not node.is_output_in_psram
 
 
 def _get_memory_letter(node: PlacedStep, name: str) -> str:
@@ -141,22 +141,26 @@ def _get_rescaled_operands(node: PlacedStep) -> str:
 def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
     kind = get_packer_profile(plan.target)
-    for step in plan.net.steps:
-        if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
+    for step in plan.graph.steps:
+        if step.op == LAYER_NORM.name and plan.options.constant_memory == SHARE and kind.layer_norm_writes_past_bias:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
             yield VerdictFinding("unmeasured", step.origin, rule, value, "leave the constants in psram")
         if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
             rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
             yield VerdictFinding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
-        if step.op == LINEAR.name and kind.rows_outside and _is_multirow_single_output(plan.node(step)):
+        if (
+            step.op == LINEAR.name
+            and kind.multirow_linear_needs_psram
+            and _is_multirow_single_output(plan.get_placed_step(step))
+        ):
             rule, value = "a LinearInt of several rows and one output that lies in shared memory", "measured once"
             yield VerdictFinding("unmeasured", step.origin, rule, value, f"-m {step.outputs[0]}:psram")
-        if step.op in (TILE.name, EXPAND.name) and (value := _describe_unverified_copy(plan.node(step))):
+        if step.op in (TILE.name, EXPAND.name) and (value := _describe_unverified_copy(plan.get_placed_step(step))):
             rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
             yield VerdictFinding("unmeasured", step.origin, rule, value, remedy)
-        places = encode_placement(plan.node(step))
+        places = encode_placement(plan.get_placed_step(step))
         if step.op in IN_PLACE_OPERATORS and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
             continue  # nothing is computed
-        if "p" in places and places not in VERIFIED_PLACEMENTS[kind.areas].get(step.op, "").split():
+        if "p" in places and places not in VERIFIED_PLACEMENTS[kind.work_area_table].get(step.op, "").split():
             rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
             yield VerdictFinding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")

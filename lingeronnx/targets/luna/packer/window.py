@@ -60,7 +60,7 @@ class PackerWindow:
     depthwise: bool
 
     @classmethod
-    def of(cls, node: ir.Node) -> PackerWindow | None:
+    def from_node(cls, node: ir.Node) -> PackerWindow | None:
         """Read the sizes of a float or an integer node; None where they are not known."""
         source = static_shape(node.inputs[0])
         weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -89,10 +89,14 @@ class PackerWindow:
             depthwise=depthwise,
         )
         # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
-        return window.still() if weight is None and is_float_node(node) and window.single else window
+        return (
+            window.with_unit_strides()
+            if weight is None and is_float_node(node) and window.is_single_position
+            else window
+        )
 
     @property
-    def single(self) -> bool:
+    def is_single_position(self) -> bool:
         """Whether the window has one position."""
         return all(
             size + self.pads[i] + self.pads[i + 2] == self.kernel[i] for i, size in enumerate((self.height, self.width))
@@ -103,17 +107,17 @@ class PackerWindow:
         """Elements of the window."""
         return math.prod(self.kernel)
 
-    def still(self) -> PackerWindow:
+    def with_unit_strides(self) -> PackerWindow:
         """Return the window with strides 1."""
         return PackerWindow(**{**vars(self), "strides": (1, 1)})
 
-    def line_buffer(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
+    def get_line_buffer_bytes(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
         """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""
         along, over = (0, 1) if swapped else (1, 0)
         line = (self.height, self.width)[along]
         return round_up(self.channels, align) * round_up(line, width_align * self.strides[along]) * self.kernel[over]
 
-    def map(self) -> int:
+    def get_map_bytes(self) -> int:
         """Return the bytes of the whole map, channels rounded up to 8, the width to 8 times the stride."""
         return round_up(self.channels, 8) * self.height * round_up(self.width, 8 * self.strides[1])
 

@@ -26,7 +26,7 @@ def estimate_latency(
     net: PackerGraph, memory: MemoryPlan, options: PackerOptions, target: Target, kernel_costs: KernelCosts
 ) -> Latency:
     """Return how long the prepared graph `net` takes under its memory plan, packed with `options`, at these prices."""
-    sums = [_StepCycles.of(net, step, options, memory, kernel_costs) for step in net.steps]
+    sums = [_StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps]
     transfers = [_estimate_prefetch_cycles(net, step, options, memory, kernel_costs) for step in net.steps]
     placed = schedule_layers([done.cycles + done.moved for done in sums], transfers)
     layers = [
@@ -36,19 +36,19 @@ def estimate_latency(
             cycles=done.cycles,
             low=done.low,
             high=done.high,
-            start=slot.start,
+            start=slot.start_cycle,
             wait=slot.wait,
             dma=transfer,
             moved=done.moved,
-            priced=not done.rest,
+            priced=not done.unmodeled,
             node=step.origin or step.name,
             overhead=done.overhead,
             calls=done.calls,
-            fetch=slot.fetch,
+            fetch=slot.prefetch_start_cycle,
         )
         for step, done, slot, transfer in zip(net.steps, sums, placed, transfers, strict=True)
     ]
-    return Latency(target.name, tuple(layers), tuple(work for done in sums for work in done.rest))
+    return Latency(target.name, tuple(layers), tuple(work for done in sums for work in done.unmodeled))
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,32 @@ class _StepCycles:
     overhead: float
     calls: int
     moved: float
-    rest: tuple[UnmodeledWork, ...]
+    unmodeled: tuple[UnmodeledWork, ...]
 
     @classmethod
-    def of(
+    def estimate(
         cls, net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan, prices: KernelCosts
     ) -> _StepCycles:
         """Add up what a node calls."""
         work = list_kernel_calls(_to_timing_node(net, step, options))
-        whole, overhead, slowest, calls = prices.node, prices.node, prices.node, 0
+        whole, overhead, slowest, calls = (
+            prices.node_overhead_cycles,
+            prices.node_overhead_cycles,
+            prices.node_overhead_cycles,
+            0,
+        )
         rest = []
         for call in work.calls:
             one = estimate_call_cost(call, prices)
             if one is None:
                 rest.append(UnmodeledWork(step.name, f"{call.kernel} of {_format_arguments(call)}", 0))
                 continue
-            done = call.times * sum(one)
-            whole, overhead, calls = whole + done, overhead + call.times * one.start, calls + call.times
+            done = call.count * sum(one)
+            whole, overhead, calls = whole + done, overhead + call.count * one.start_cycles, calls + call.count
             slowest += done * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
         low, high = whole, slowest
-        if prices.spread is not None:
-            low, high = whole / (1 + prices.spread), whole * (1 + prices.spread)
+        if prices.relative_spread is not None:
+            low, high = whole / (1 + prices.relative_spread), whole * (1 + prices.relative_spread)
         bounded, unbounded = _bound_unmodeled_work(step.name, work, prices)
         moved = sum(sum(estimate_call_cost(call, prices) or ()) for call in _list_psram_copies(net, step, memory))
         rest += [*unbounded, *_list_in_place_constants(net, step, options, memory)]
@@ -100,7 +105,7 @@ def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
     if any(one is None for _, one in costs) or any(left.bound is None for left in rest):
         return math.inf
     return bounded + sum(
-        call.times * sum(one) * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
+        call.count * sum(one) * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
         for call, one in costs
         if one is not None
     )
@@ -109,12 +114,12 @@ def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
 def _bound_unmodeled_work(name: str, work: NodeKernelCalls, prices: KernelCosts) -> tuple[float, list[UnmodeledWork]]:
     """Return what the work without a price takes at most, as far as that is known, and the work."""
     most, rest = 0.0, []
-    for left in work.unpriced:
-        costs = [(call.times, estimate_call_cost(call, prices)) for call in left.bound]
+    for left in work.unmodeled:
+        costs = [(call.count, estimate_call_cost(call, prices)) for call in left.bounding_calls]
         known = [times * sum(one) for times, one in costs if one is not None]
         bound = sum(known) if known and len(known) == len(costs) else None
         most += bound or 0.0
-        rest.append(UnmodeledWork(name, left.what, left.bytes, bound))
+        rest.append(UnmodeledWork(name, left.description, left.moved_bytes, bound))
     return most, rest
 
 
@@ -141,9 +146,9 @@ def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -
     """Return the copies of a node whose data lie in external memory; none for what only gets other names."""
     if step.op in IN_PLACE_OPERATORS:
         return []
-    spots = memory.spots
-    read = {t.name: t.bytes for t in net.data(step) if t.name in spots and spots[t.name].place == PSRAM}
-    written = {n: net.tensors[n].bytes for n in step.outputs if spots[n].place == PSRAM}
+    spots = memory.allocations
+    read = {t.name: t.size_bytes for t in net.data(step) if t.name in spots and spots[t.name].place == PSRAM}
+    written = {n: net.tensors[n].size_bytes for n in step.outputs if spots[n].place == PSRAM}
     copied = [KernelCall("memcpy_from_psram", {"n": size}) for size in read.values()]
     return copied + [KernelCall("share_to_psram", {"n": size}) for size in written.values()]
 
@@ -153,14 +158,16 @@ def sum_cycles_by_family(
 ) -> dict[str, CallCost] | None:
     """Return the cycles of a node by family of kernels, its copies included; None where some of it has no price."""
     work, total = list_kernel_calls(_to_timing_node(net, step, options)), dict[str, CallCost]()
-    if work.unpriced or _list_in_place_constants(net, step, options, memory):
+    if work.unmodeled or _list_in_place_constants(net, step, options, memory):
         return None
     for call in [*work.calls, *_list_psram_copies(net, step, memory)]:
         one = estimate_call_cost(call, prices)
         if one is None:
             return None
         start, rest = total.get(get_kernel_family(call.kernel), CallCost(0.0, 0.0))
-        total[get_kernel_family(call.kernel)] = CallCost(start + call.times * one.start, rest + call.times * one.rest)
+        total[get_kernel_family(call.kernel)] = CallCost(
+            start + call.count * one.start_cycles, rest + call.count * one.element_cycles
+        )
     return total
 
 
@@ -170,14 +177,18 @@ def _format_arguments(call: KernelCall) -> str:
 
 def _is_prefetched(step: PackerStep, options: PackerOptions) -> bool:
     """Whether the DMA brings the constants of a node before it begins."""
-    return step.op in PREFETCHING_OPERATORS and options.prefetch and options.parameters == PSRAM
+    return step.op in PREFETCHING_OPERATORS and options.prefetch and options.constant_memory == PSRAM
 
 
 def _estimate_prefetch_cycles(
     net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan, prices: KernelCosts
 ) -> float:
     """Return the cycles of the DMA that brings a node's constants; 0 where it reads them in place."""
-    size = sum(memory.stored[tensor.name] for tensor in net.constants(step)) if _is_prefetched(step, options) else 0
+    size = (
+        sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
+        if _is_prefetched(step, options)
+        else 0
+    )
     return prices.copies["psram_to_share"].cycles(size) if size else 0.0
 
 
@@ -185,9 +196,9 @@ def _list_in_place_constants(
     net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan
 ) -> list[UnmodeledWork]:
     """Return the constants that a kernel reads where they lie outside shared memory, at a price that nothing tells."""
-    if options.parameters == SHARE or _is_prefetched(step, options) or step.op in _SELF_COPYING_OPERATORS:
+    if options.constant_memory == SHARE or _is_prefetched(step, options) or step.op in _SELF_COPYING_OPERATORS:
         return []
-    size = sum(memory.stored[tensor.name] for tensor in net.constants(step))
+    size = sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
     return [UnmodeledWork(step.name, "constants read in external memory", size)] if size else []
 
 

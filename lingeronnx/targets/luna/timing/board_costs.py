@@ -36,8 +36,8 @@ def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelC
     factors = {family: CostCorrection(factor.start, factor.rest) for family, factor in calibration.factors.items()}
     return replace(
         BASE_COSTS[calibration.base],
-        factors=factors,
-        node=calibration.node,
-        spread=calibration.spread,
-        clock=calibration.clock_mhz,
+        corrections=factors,
+        node_overhead_cycles=calibration.node,
+        relative_spread=calibration.spread,
+        clock_mhz=calibration.clock_mhz,
     )

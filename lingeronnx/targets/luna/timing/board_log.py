@@ -40,7 +40,7 @@ _BASE = "arcs"
 class ProfileLine:
     """A node's line. number : in the log, from 1. inputs, outputs : elements of the first of each."""
 
-    number: int
+    line_number: int
     name: str
     cycles: int
     inputs: int
@@ -57,7 +57,7 @@ class _LoggedStep:
     outputs: int
     work: dict[str, CallCost] | None
 
-    def fits(self, line: ProfileLine) -> bool:
+    def matches(self, line: ProfileLine) -> bool:
         """Whether a line may be of this node."""
         same = _normalize_operator_name(self.operator) == _normalize_operator_name(line.name)
         return same and (self.inputs, self.outputs) == (line.inputs, line.outputs)
@@ -103,14 +103,14 @@ def analyze_board_log(
     layers = []
     for step, measured in seen:
         model = None if step.work is None else sum(sum(one) for one in step.work.values())
-        told = None if step.work is None else MeasuredNode(measured, step.work).by(row)
+        told = None if step.work is None else MeasuredNode(measured, step.work).predict_cycles(row)
         layers.append(BoardLayer(step.name, step.operator, measured, model, told))
     missing = [step.name for step, cycles in zip(steps, taken, strict=True) if not cycles]
     return BoardProfile(target.name, _BASE, runs, layers, missing, row)
 
 
 def _iterate_steps(judged: DetailedVerdict) -> Iterator[_LoggedStep]:
-    net, memory = judged.net, judged.memory
+    net, memory = judged.graph, judged.memory_plan
     if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
         raise ConfigError(f"the model does not pack, so no board ran it; give the graph that was packed: {finding}")
@@ -138,7 +138,8 @@ def _match_lines(steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]) -> 
             place, runs = _find_step(steps, line, 0), runs + 1
         if place is None:
             raise ConfigError(
-                f"line {line.number} of the log: {line.name} with {line.inputs} elements in and {line.outputs} out is "
+                f"line {line.line_number} of the log: {line.name} with {line.inputs} elements in and {line.outputs} "
+                "out is "
                 "no layer of the model: is it the log of another model, or of other packer arguments?"
             )
         taken[place].append(line.cycles)
@@ -147,4 +148,4 @@ def _match_lines(steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]) -> 
 
 
 def _find_step(steps: Sequence[_LoggedStep], line: ProfileLine, start: int) -> int | None:
-    return next((index for index in range(start, len(steps)) if steps[index].fits(line)), None)
+    return next((index for index in range(start, len(steps)) if steps[index].matches(line)), None)

@@ -30,15 +30,15 @@ _MAX_FACTOR = 1e6  # of a factor, as the file takes it
 class MeasuredNode:
     """A node: its cycles as measured, and by the formulas, by family of kernels."""
 
-    measured: float
-    work: Mapping[str, CallCost]
+    measured_cycles: float
+    cycles_by_family: Mapping[str, CallCost]
 
-    def by(self, row: TimingCalibration) -> float:
+    def predict_cycles(self, row: TimingCalibration) -> float:
         """Return its cycles by a row."""
         total = row.node
-        for family, one in self.work.items():
+        for family, one in self.cycles_by_family.items():
             factor = row.factors.get(family, FamilyFactor(start=1.0, rest=1.0))
-            total += factor.start * one.start + factor.rest * one.rest
+            total += factor.start * one.start_cycles + factor.rest * one.element_cycles
         return total
 
 
@@ -46,15 +46,17 @@ def fit_calibration(
     nodes: Sequence[MeasuredNode], platform: str, base: str, runs: int, clock: float | None
 ) -> TimingCalibration:
     """Return the row that is nearest to `nodes`, at least one; see above. clock : MHz, noted in the row."""
-    families = sorted({family for node in nodes for family in node.work})
-    measured = np.array([node.measured for node in nodes])
-    by_formulas = np.array([sum(sum(one) for one in node.work.values()) for node in nodes])
+    families = sorted({family for node in nodes for family in node.cycles_by_family})
+    measured = np.array([node.measured_cycles for node in nodes])
+    by_formulas = np.array([sum(sum(one) for one in node.cycles_by_family.values()) for node in nodes])
     whole = float(np.median(measured[by_formulas > 0] / by_formulas[by_formulas > 0])) if by_formulas.any() else 1.0
     unit = float(np.median(measured))  # of the cycles of a node: all unknowns are of one size then
     columns = [np.full(len(nodes), unit)]
     for family in families:
         for part in (0, 1):
-            columns.append(whole * np.array([node.work.get(family, CallCost(0.0, 0.0))[part] for node in nodes]))
+            columns.append(
+                whole * np.array([node.cycles_by_family.get(family, CallCost(0.0, 0.0))[part] for node in nodes])
+            )
     shares = np.stack(columns, axis=1) / measured[:, None]
     wanted = np.ones(len(columns))
     wanted[0] = 0.0

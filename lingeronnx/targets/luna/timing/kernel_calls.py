@@ -46,14 +46,14 @@ class Operand:
     scale: float | None = None
 
     @property
-    def n(self) -> int:
+    def element_count(self) -> int:
         """How many elements it has."""
         return math.prod(self.shape)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """How many bytes it has."""
-        return self.n * self.bits // 8
+        return self.element_count * self.bits // 8
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class TimingNode:
 class UnmodeledCalls:
     """What a node does that has no price: what it is, how many bytes it moves, and calls that cost as much at most."""
 
-    what: str
-    bytes: int
-    bound: Sequence[KernelCall] = ()
+    description: str
+    moved_bytes: int
+    bounding_calls: Sequence[KernelCall] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class NodeKernelCalls:
     """The calls of a node, and what has no price."""
 
     calls: Sequence[KernelCall] = ()
-    unpriced: Sequence[UnmodeledCalls] = ()
+    unmodeled: Sequence[UnmodeledCalls] = ()
 
 
 def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
@@ -108,11 +108,11 @@ def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
     if form in (_convolution, _conv_transpose) and len(node.inputs[1].shape) != len(node.inputs[0].shape):
         form, unknown = None, "weights of another rank than the map"
     if form is None:
-        moved = sum(o.bytes for o in (*node.inputs[:1], *node.outputs))
+        moved = sum(o.size_bytes for o in (*node.inputs[:1], *node.outputs))
         return NodeKernelCalls((), (UnmodeledCalls(unknown, moved),))
     done = form(node)
     return (
-        done if isinstance(done, NodeKernelCalls) else NodeKernelCalls(tuple(call for call in done if call.times > 0))
+        done if isinstance(done, NodeKernelCalls) else NodeKernelCalls(tuple(call for call in done if call.count > 0))
     )
 
 
@@ -166,7 +166,7 @@ def _convolution(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
     if set(call.arguments["dilation"]) == {1}:
         return [call]
     return NodeKernelCalls(
-        (), (UnmodeledCalls("a dilated convolution", node.inputs[0].bytes + node.outputs[0].bytes, (call,)),)
+        (), (UnmodeledCalls("a dilated convolution", node.inputs[0].size_bytes + node.outputs[0].size_bytes, (call,)),)
     )
 
 
@@ -214,24 +214,24 @@ def _average_pool(node: TimingNode) -> Sequence[KernelCall]:
         calls = [KernelCall("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()]
     area = math.prod(kernel)
     if area & (area - 1):
-        calls += [_memset_call(out.n, 32), _vector_call("div", out.n, 32, 32)]
-    return [*calls, _vector_call("scale", out.n, 32, out.bits)]
+        calls += [_memset_call(out.element_count, 32), _vector_call("div", out.element_count, 32, 32)]
+    return [*calls, _vector_call("scale", out.element_count, 32, out.bits)]
 
 
 def _make_activation_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
     def form(node: TimingNode) -> Sequence[KernelCall]:
-        return [_vector_call(kernel, node.inputs[0].n, node.inputs[0].bits, node.outputs[0].bits)]
+        return [_vector_call(kernel, node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits)]
 
     return form
 
 
 def _sigmoid(node: TimingNode) -> Sequence[KernelCall]:
-    n, source, out = node.inputs[0].n, node.inputs[0].bits, node.outputs[0].bits
+    n, source, out = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
     return [_vector_call("scale", n, source, 32), _vector_call("scale", n, 32, 32), _vector_call("sigmoid", n, 32, out)]
 
 
 def _tanh(node: TimingNode) -> Sequence[KernelCall]:
-    n, out = node.inputs[0].n, node.outputs[0].bits
+    n, out = node.inputs[0].element_count, node.outputs[0].bits
     scaled = [] if node.scale("scale_x", node.inputs[0]) == _NATIVE_TANH_SCALE else [_vector_call("scale", n, 32, 32)]
     return [*scaled, _vector_call("tanh", n, 32, out)]
 
@@ -315,7 +315,7 @@ def _lstm(node: TimingNode) -> Sequence[KernelCall]:
 
 def _make_add_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
     def form(node: TimingNode) -> Sequence[KernelCall]:
-        n, bits, target = node.outputs[0].n, node.outputs[0].bits, node.scale("scale_o", node.outputs[0])
+        n, bits, target = node.outputs[0].element_count, node.outputs[0].bits, node.scale("scale_o", node.outputs[0])
         scales = [node.scale(name, operand) for name, operand in zip(("scale_x", "scale_y"), node.inputs, strict=False)]
         widths = [operand.bits for operand in node.inputs]
         changed = [
@@ -328,15 +328,19 @@ def _make_add_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall
 
 def _mul(node: TimingNode) -> Sequence[KernelCall]:
     first, second = node.inputs[0], node.inputs[1]
-    if first.n < second.n:
+    if first.element_count < second.element_count:
         first, second = second, first
     spread = len(second.shape) == 4 and second.shape[2:] == (1, 1)
-    if second.n == 1 and not spread:
-        return [_vector_call("scale", first.n, 8, 8)]
-    if second.n < first.n or spread:
-        area = first.n // second.n
-        return [_memset_call(area, 8), _matmul_call(second.n, 1, area, 8, 8, 8), _vector_call("mul", first.n, 8, 8)]
-    return [_vector_call("mul", first.n, 8, 8)]
+    if second.element_count == 1 and not spread:
+        return [_vector_call("scale", first.element_count, 8, 8)]
+    if second.element_count < first.element_count or spread:
+        area = first.element_count // second.element_count
+        return [
+            _memset_call(area, 8),
+            _matmul_call(second.element_count, 1, area, 8, 8, 8),
+            _vector_call("mul", first.element_count, 8, 8),
+        ]
+    return [_vector_call("mul", first.element_count, 8, 8)]
 
 
 def _axis(node: TimingNode, default: int = 1) -> int:
@@ -354,7 +358,7 @@ def _concat(node: TimingNode) -> NodeKernelCalls:
         elif lines == 1:
             calls.append(_copy_call(length))
         else:
-            rest.append(UnmodeledCalls("a copy with gaps", operand.bytes, (_copy_call(length, lines),)))
+            rest.append(UnmodeledCalls("a copy with gaps", operand.size_bytes, (_copy_call(length, lines),)))
     return NodeKernelCalls(tuple(calls), tuple(rest))
 
 
@@ -363,14 +367,14 @@ def _slice_or_split(node: TimingNode) -> Sequence[KernelCall]:
     calls = []
     for out in node.outputs:
         lines = math.prod(out.shape[:axis])
-        calls.append(_copy_call(out.bytes // max(lines, 1), lines))
+        calls.append(_copy_call(out.size_bytes // max(lines, 1), lines))
     return calls
 
 
 def _gather(node: TimingNode) -> Sequence[KernelCall]:
     axis, shape = _axis(node, default=0), node.inputs[0].shape
     behind = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
-    return [_copy_call(behind, math.prod(shape[:axis]) * node.inputs[1].n)]
+    return [_copy_call(behind, math.prod(shape[:axis]) * node.inputs[1].element_count)]
 
 
 def _transpose(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
@@ -382,7 +386,9 @@ def _transpose(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
         (),
         (
             UnmodeledCalls(
-                "a transpose of three axes or more", operand.bytes, (_copy_call(line, operand.n // shape[-1]),)
+                "a transpose of three axes or more",
+                operand.size_bytes,
+                (_copy_call(line, operand.element_count // shape[-1]),),
             ),
         ),
     )
@@ -393,7 +399,7 @@ def _pad(node: TimingNode) -> Sequence[KernelCall]:
     n, padded = math.prod(size), math.prod(node.outputs[0].shape[2:])
     return [
         _transpose_call(channels, n, 8),
-        _memset_call(node.outputs[0].n, 8),
+        _memset_call(node.outputs[0].element_count, 8),
         _copy_call(channels, n),
         _transpose_call(padded, channels, 8),
     ]
@@ -408,8 +414,8 @@ def _argmax(node: TimingNode) -> Sequence[KernelCall]:
 def _requant(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
     source, out = node.inputs[0], node.outputs[0]
     if source.bits == out.bits == 8:
-        return [_vector_call("scale", source.n, 8, 8)]
-    return NodeKernelCalls((), (UnmodeledCalls("a change of width on the host", source.bytes + out.bytes),))
+        return [_vector_call("scale", source.element_count, 8, 8)]
+    return NodeKernelCalls((), (UnmodeledCalls("a change of width on the host", source.size_bytes + out.size_bytes),))
 
 
 def _in_place(node: TimingNode) -> Sequence[KernelCall]:
@@ -417,7 +423,7 @@ def _in_place(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _flatten(node: TimingNode) -> Sequence[KernelCall]:
-    return [_copy_call(node.inputs[0].bytes)]
+    return [_copy_call(node.inputs[0].size_bytes)]
 
 
 _CALL_BUILDERS: Mapping[str, Callable[[TimingNode], NodeKernelCalls | Sequence[KernelCall]]] = MappingProxyType(

@@ -42,14 +42,14 @@ class KernelCall:
 
     kernel: str
     arguments: Mapping[str, Any]
-    times: int = 1
+    count: int = 1
 
 
 class CallCost(NamedTuple):
     """Cycles of a call: before its first element, and from there on."""
 
-    start: float
-    rest: float
+    start_cycles: float
+    element_cycles: float
 
 
 #: How a copy is priced: `CopyCost.cycles`, or `CopyCost.fitted` to ask what the vendor's program says.
@@ -65,7 +65,7 @@ def estimate_kernel_cycles(
 ) -> float | None:
     """Return the cycles of one call; None where there is no price for such arguments."""
     name, given = call.kernel, call.arguments
-    if name in prices.vectors:
+    if name in prices.vector_kernels:
         return _vector(prices, name, **given)
     if name in prices.copies:
         known = given.get("in_bits", 8) == 8 and given.get("from") != "share"
@@ -81,7 +81,7 @@ def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None
     if whole is None:
         return None
     begun = min(_get_start_cycles(call, prices), whole)
-    factor = prices.factors.get(get_kernel_family(call.kernel), CostCorrection())
+    factor = prices.corrections.get(get_kernel_family(call.kernel), CostCorrection())
     return CallCost(factor.start * begun, factor.rest * (whole - begun))
 
 
@@ -109,10 +109,10 @@ FAMILIES = (*dict.fromkeys(_FAMILY_OF.values()), "copy", "vector")
 def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
     """Return what a call that has a price takes before its first element."""
     name, given = call.kernel, call.arguments
-    if name in prices.vectors:
-        return prices.vectors[name].starts[given["in_bits"], given["out_bits"]]
+    if name in prices.vector_kernels:
+        return prices.vector_kernels[name].start_cycles[given["in_bits"], given["out_bits"]]
     if name in prices.copies:
-        return max(prices.copies[name].fitted(0), 0.0)
+        return max(prices.copies[name].estimate_cycles_by_fit(0), 0.0)
     if name in _WINDOW_KERNELS:
         return window_start(name, _window(given))
     # An empty call; exp takes pieces, each with a start of its own.
@@ -133,16 +133,20 @@ def _window(given: Mapping[str, Any]) -> Window:
 def _vector(
     prices: KernelCosts, name: str, n: int, in_bits: int, out_bits: int, in_bits_2: int | None = None
 ) -> float | None:
-    kernel = prices.vectors[name]
-    start = kernel.starts.get((in_bits, out_bits))
+    kernel = prices.vector_kernels[name]
+    start = kernel.start_cycles.get((in_bits, out_bits))
     if start is None or (in_bits_2 not in (None, in_bits) and name != "mul"):
         return None
-    slow = kernel.slow and in_bits == out_bits == 8
+    slow = kernel.is_half_rate and in_bits == out_bits == 8
     return start + max(n * in_bits / (32 if slow else 64), n * out_bits / 128)
 
 
 def _fill(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    return prices.fills[in_bits] + max(n * in_bits / 64, n * out_bits / 128) if in_bits in prices.fills else None
+    return (
+        prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
+        if in_bits in prices.memset_start_cycles
+        else None
+    )
 
 
 def _divide(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:

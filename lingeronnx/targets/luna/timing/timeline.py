@@ -15,12 +15,12 @@ __all__ = ["LayerSlot", "schedule_layers"]
 class LayerSlot(NamedTuple):
     """A layer's time in cycles: when its turn comes, how long it waits for its constants then.
 
-    fetch : when the DMA begins to bring these; 0 without.
+    prefetch_start_cycle : when the DMA begins to bring these; 0 without.
     """
 
-    start: float
+    start_cycle: float
     wait: float
-    fetch: float = 0.0
+    prefetch_start_cycle: float = 0.0
 
 
 def schedule_layers(compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]) -> list[LayerSlot]:

@@ -9,7 +9,7 @@ from lingeronnx.graph import ir
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import limit_examples
 
-CHIPS = [target.name for target in PLATFORMS if target.packs]
+CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 MODES = ("floor_add", "floor", "round", "ceil")
 #: Operators by their name in generation 1 -> in generation 3. Quant, Dequant and Gather have one name.
 THIRD = {

@@ -88,7 +88,7 @@ def test_curves_that_the_first_generation_had_not():
 def test_tables_are_complete():
     """Every operator of generation 3 is computed on every chip; the training side takes no executor's word for it."""
     for target in PLATFORMS:
-        if target.packs:
+        if target.has_packer:
             assert set(THIRD) <= set(target.training[3])
         for table in target.training.values():
             scaled = [how for name, how in table.items() if how != Arithmetic() and name != "Requant"]

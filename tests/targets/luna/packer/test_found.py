@@ -52,11 +52,11 @@ def verdicts():
 
 def test_no_wrong_row_is_called_right():
     """Not one of those that do not pack, do not run or give other integers; few right ones are called wrong."""
-    promised = [(row["id"], row["platform"]) for row, v in verdicts() if v.chip_ready and not right(row)]
-    accused = [(row["id"], row["platform"]) for row, v in verdicts() if right(row) and not v.chip_ready]
+    promised = [(row["id"], row["platform"]) for row, v in verdicts() if v.is_chip_ready and not right(row)]
+    accused = [(row["id"], row["platform"]) for row, v in verdicts() if right(row) and not v.is_chip_ready]
     assert promised == []
     assert len(accused) <= 0.05 * sum(map(right, ROWS)), accused
-    assert all(v.packs == row["packs"] for row, v in verdicts())
+    assert all(v.is_packable == row["packs"] for row, v in verdicts())
 
 
 #: Rows whose plan is not ours: a whole model, 384 bytes smaller than we plan it.
@@ -67,9 +67,9 @@ def test_memory():
     """The planned bytes are those that were reserved; right rows that write past them are warned of, and no others."""
     for row, verdict in verdicts():
         if row["memory"] and row["packs"] and (row["id"], row["platform"]) not in ANOTHER_PLAN:
-            assert -(-verdict.memory.shared // 64) * 64 == row["memory"][1], row["id"]
+            assert -(-verdict.memory_plan.shared // 64) * 64 == row["memory"][1], row["id"]
         if right(row):
-            assert verdict.warned == (row["written_past_plan"] != [0, 0]), row["id"]
+            assert verdict.has_overrun_warning == (row["written_past_plan"] != [0, 0]), row["id"]
 
 
 #: rule -> (row, chip, what its arguments hold or hold not, words of the rule)
@@ -123,7 +123,8 @@ def test_area_of_a_concatenation():
     """Another scale and an output in psram: the same bytes as with an input there."""
     proto, row = packed_row("cat_c4_n8_out", "arcs")
     area = {
-        line: evaluate_graph(proto, row, line).memory.areas for line in ("", "-m concat_9:psram", "-m relu_7:psram")
+        line: evaluate_graph(proto, row, line).memory_plan.work_areas
+        for line in ("", "-m concat_9:psram", "-m relu_7:psram")
     }
     wanted = {"": 0, "-m concat_9:psram": 512, "-m relu_7:psram": 512}
     assert {line: found.get("n_Concat_10", 0) for line, found in area.items()} == wanted
@@ -163,9 +164,9 @@ def test_a_single_output_is_told_of():
     net = prepare_graph(proto, row, options).net
     places = resolve_placements(net, options)
     node = PlacedStep.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
-    assert (node.y.shape, node.away) == ((1, 4, 1), True)
+    assert (node.y.shape, node.is_output_in_psram) == ((1, 4, 1), True)
     assert POSSIBLE_OVERRUNS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
-    assert list(find_overruns(net, evaluate_graph(proto, row, words).memory, "venusA", places)) == []
+    assert list(find_overruns(net, evaluate_graph(proto, row, words).memory_plan, "venusA", places)) == []
 
 
 @pytest.mark.parametrize(("outputs", "broken"), ((86, False), (88, True), (256, True)))
@@ -193,10 +194,10 @@ def test_a_depthwise_line(chip):
 def test_places_that_nobody_tried():
     """A sum on venus with one operand in psram, at one scale, was not measured: right as far as is known, and told."""
     proto, row = packed_row("add_m4_n8_s0_first", "arcs")
-    assert [f.value for f in evaluate_graph(proto, row, "--threshold4 1").beliefs] == ["pp>p"]
+    assert [f.value for f in evaluate_graph(proto, row, "--threshold4 1").assumptions] == ["pp>p"]
     choice = select_fastest_arguments(proto, row)
-    assert choice.verdict.chip_ready
-    assert not choice.verdict.beliefs
+    assert choice.verdict.is_chip_ready
+    assert not choice.verdict.assumptions
 
 
 @pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
@@ -208,8 +209,8 @@ def test_copies_along_other_axes(chip, times, value):
     model = net.graph(net.node("Tile", rows, net.const(np.array(times, np.int64)), out="y"))
     result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
     verdict = evaluate_graph(ir.to_proto(result.graph), get_target(chip), result.report.packer_args)
-    assert verdict.packs
-    assert [f.value for f in verdict.beliefs if f.rule.startswith("a Tile of anything but")] == value
+    assert verdict.is_packable
+    assert [f.value for f in verdict.assumptions if f.rule.startswith("a Tile of anything but")] == value
 
 
 def test_what_is_not_measured():
@@ -240,5 +241,5 @@ def test_arguments_that_make_them_right():
     assert len(files) > 20
     for file, chip in sorted(files):
         choice = select_fastest_arguments(graph(file), get_target(chip))
-        assert choice.verdict.chip_ready, (file, choice.line)
-        assert not choice.verdict.beliefs, (file, choice.line)
+        assert choice.verdict.is_chip_ready, (file, choice.command_line)
+        assert not choice.verdict.assumptions, (file, choice.command_line)

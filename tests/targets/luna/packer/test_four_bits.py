@@ -44,7 +44,7 @@ def measured(row):
 
 def test_every_verdict(judged):
     """To the last row, wrong and right alike."""
-    said = [(r, "refused" if not v.packs else "right" if v.runs_right else "wrong") for r, v in judged]
+    said = [(r, "refused" if not v.is_packable else "right" if v.is_correct else "wrong") for r, v in judged]
     assert [(r["id"], r["platform"], r["arguments"], what) for r, what in said if what != measured(r)] == []
     assert {what for _, what in said} == {"refused", "right", "wrong"}
 
@@ -53,12 +53,12 @@ def test_writes_past_the_plan_are_told(judged):
     """Where one was seen there is a warning."""
     past = [(r, v) for r, v in judged if measured(r) == "right" and any(r["written_past_plan"] or [0])]
     assert past
-    assert all(v.warned for _, v in past)
+    assert all(v.has_overrun_warning for _, v in past)
 
 
 def test_shared_memory(judged):
     """Buffers are planned for 8 bits whatever the width; constants in shared memory count at 4."""
-    packed = [(r, v.memory) for r, v in judged if r["packs"] and r["runs"] and r["memory"]]
+    packed = [(r, v.memory_plan) for r, v in judged if r["packs"] and r["runs"] and r["memory"]]
     off = [(r["id"], r["platform"]) for r, m in packed if -(-m.shared // 64) * 64 != r["memory"][1]]
     assert len(off) <= len(packed) // 100, off
 
@@ -67,9 +67,9 @@ def test_package(judged):
     """The package is smaller by what the 4-bit constants save."""
     compared = 0
     for row, verdict in judged:
-        if verdict.chip_ready and row["package_bytes_8"]:
-            laid = compute_stored_sizes(verdict.net, get_target(row["platform"])).values()
-            saved = sum(one.fetched - one.written for one in laid)
+        if verdict.is_chip_ready and row["package_bytes_8"]:
+            laid = compute_stored_sizes(verdict.graph, get_target(row["platform"])).values()
+            saved = sum(one.fetched_bytes - one.written_bytes for one in laid)
             assert saved == row["package_bytes_8"] - row["package_bytes"], row["id"]
             compared += 1
     assert compared > 50
@@ -86,7 +86,7 @@ def rules(net, *outputs, words=OFF):
         evaluate_graph(model, get_target(net.platform), arguments),
         second.judge(model, net.platform, arguments),
     )
-    assert (said.packs, said.runs_right) == (other.packs, other.packs and len(other.problems) == len(other.past))
+    assert (said.is_packable, said.is_correct) == (other.packs, other.packs and len(other.problems) == len(other.past))
     return [f.rule for f in said.findings if f.level != "plan"]
 
 

@@ -49,7 +49,7 @@ def measured():
         for step in net.steps:
             text = encode_placement(PlacedStep.of(net, step, places))
             if "p" in text:
-                found[get_packer_profile(target).areas][step.op].add(text)
+                found[get_packer_profile(target).work_area_table][step.op].add(text)
     return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}
 
 

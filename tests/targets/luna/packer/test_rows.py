@@ -67,9 +67,9 @@ def measured(row):
 
 def said(verdict):
     """Return what the rules say."""
-    if not verdict.packs:
+    if not verdict.is_packable:
         return "refused"
-    return "wrong" if not verdict.runs_right else "past" if verdict.warned else "right"
+    return "wrong" if not verdict.is_correct else "past" if verdict.has_overrun_warning else "right"
 
 
 @cache
@@ -105,9 +105,9 @@ def test_chosen_rows():
         if measured(row) not in (None, said(verdict)):
             differing.add((row["id"], row["platform"], measured(row), said(verdict)))
         if row["packs"] and row["memory"]:
-            planned.append(-(-verdict.memory.shared // 64) * 64 == row["memory"][1])
+            planned.append(-(-verdict.memory_plan.shared // 64) * 64 == row["memory"][1])
         if (row["error"] or "").startswith("shared memory"):
-            assert verdict.memory.need == int(row["error"].split()[2])
+            assert verdict.memory_plan.required_bytes == int(row["error"].split()[2])
     assert differing == {(*row, "past", "wrong") for row in ACCUSED}
     assert sum(planned) >= 0.98 * len(planned) > 300
 
@@ -115,7 +115,7 @@ def test_chosen_rows():
 @every
 def test_packs():
     """Whether a row packs is told of every row."""
-    off = [row["id"] for row, verdict in verdicts() if verdict.packs != row["packs"]]
+    off = [row["id"] for row, verdict in verdicts() if verdict.is_packable != row["packs"]]
     assert not off
 
 
@@ -149,9 +149,9 @@ def test_past_the_plan():
 @every
 def test_shared_memory():
     """The planned bytes are those that were reserved; where the plan is too large, those that were asked for."""
-    packed = [(row, v.memory) for row, v in verdicts() if row["packs"] and row["memory"]]
+    packed = [(row, v.memory_plan) for row, v in verdicts() if row["packs"] and row["memory"]]
     same = sum(m is not None and -(-m.shared // 64) * 64 == row["memory"][1] for row, m in packed)
     print(f"planned shared bytes: {same} of {len(packed)}")
     assert same >= 0.99 * len(packed)
-    asked = [(row, v.memory) for row, v in verdicts() if (row["error"] or "").startswith("shared memory")]
-    assert all(memory is not None and memory.need == int(row["error"].split()[2]) for row, memory in asked)
+    asked = [(row, v.memory_plan) for row, v in verdicts() if (row["error"] or "").startswith("shared memory")]
+    assert all(memory is not None and memory.required_bytes == int(row["error"].split()[2]) for row, memory in asked)

@@ -45,14 +45,14 @@ def changed(proto, change):
 def test_what_is_written_packs_and_is_right(packed):
     """With the arguments that are chosen, and the limits of the plan hold."""
     choice = select_fastest_arguments(*packed)
-    assert choice.verdict.chip_ready
+    assert choice.verdict.is_chip_ready
     assert not choice.verdict.findings
-    assert choice.words[:4] == ("-p", get_packer_profile(packed[1]).name, "-d", "False")
-    memory = choice.verdict.memory
-    assert 0 < memory.shared <= memory.limit
-    for name, spot in memory.spots.items():  # no two that are alive together overlap
-        for other, place in memory.spots.items():
-            together = spot.place == place.place and spot.first <= place.last and place.first <= spot.last
+    assert choice.argv[:4] == ("-p", get_packer_profile(packed[1]).name, "-d", "False")
+    memory = choice.verdict.memory_plan
+    assert 0 < memory.shared <= memory.limit_bytes
+    for name, spot in memory.allocations.items():  # no two that are alive together overlap
+        for other, place in memory.allocations.items():
+            together = spot.place == place.place and spot.first <= place.last_step and place.first <= spot.last_step
             if name < other and together and spot.offset != place.offset:
                 assert spot.offset + spot.size <= place.offset or place.offset + place.size <= spot.offset
 
@@ -68,7 +68,7 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
     words = ["-d", "False", "-p", chip.lower(), *args.split()]
     other = oracle(proto, chip, words)
     assert other.packs
-    spots = evaluate_graph(proto, get_target(chip), words).memory.spots
+    spots = evaluate_graph(proto, get_target(chip), words).memory_plan.allocations
     named = {
         name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
     }
@@ -109,17 +109,17 @@ def test_what_the_packer_refuses(packed, change):
     """Each in one sentence with a remedy."""
     proto, row = packed
     found = evaluate_graph(changed(proto, change), row, ["-p", get_packer_profile(row).name])
-    assert not found.packs
-    assert not found.runs_right
+    assert not found.is_packable
+    assert not found.is_correct
     assert all(f.rule and f.value and f.remedy for f in found.findings)
 
 
 def test_arguments_that_are_refused(packed):
     """A place that does not exist, another chip, and too little memory; an option that does not exist is ours."""
     proto, row = packed
-    assert not evaluate_graph(proto, row, "-m a:nowhere").packs
-    assert not evaluate_graph(proto, row, ["-p", "mars"]).packs
-    assert not evaluate_graph(proto, row, "-r 1000").packs
+    assert not evaluate_graph(proto, row, "-m a:nowhere").is_packable
+    assert not evaluate_graph(proto, row, ["-p", "mars"]).is_packable
+    assert not evaluate_graph(proto, row, "-r 1000").is_packable
     with pytest.raises(ConfigError, match="unknown packer argument '--nonsense'"):
         evaluate_graph(proto, row, "--nonsense 1")
     with pytest.raises(ConfigError, match="has no packer"):
@@ -131,9 +131,14 @@ def test_parse():
     line = "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7"
     line += " --dma_prefetch False -r 9 -c N=2:1:1"
     found = parse_packer_arguments(line)
-    assert found.places == {"t1": PSRAM}
-    assert (found.parameters, found.thresholds[3], found.prefetch, found.limit) == (SHARE, 7, False, 9)
-    assert found.sizes == {"N": 2}
+    assert found.placements == {"t1": PSRAM}
+    assert (found.constant_memory, found.thresholds[3], found.prefetch, found.shared_memory_limit) == (
+        SHARE,
+        7,
+        False,
+        9,
+    )
+    assert found.symbol_sizes == {"N": 2}
     assert parse_packer_arguments(["-p", "venus"]) == parse_packer_arguments("-p venus")
 
 
@@ -153,8 +158,8 @@ def test_a_plan_below_a_number_of_bytes(packed, line):
     options = parse_packer_arguments(line)
     net = prepare_graph(proto, row, options).net
     plan = plan_memory(net, row, options)
-    assert plan_memory(net, row, options, plan.need + 1) == plan
-    for below in (plan.need, plan.need - 1, plan.need // 2, 0):
+    assert plan_memory(net, row, options, plan.required_bytes + 1) == plan
+    for below in (plan.required_bytes, plan.required_bytes - 1, plan.required_bytes // 2, 0):
         assert plan_memory(net, row, options, below) is None
 
 
@@ -171,13 +176,15 @@ def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
     """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
     limits = NodeLimitChecker(get_target("venus"))
     asked = []
-    ask = NodeLimitChecker._ask
-    monkeypatch.setattr(NodeLimitChecker, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))
+    ask = NodeLimitChecker._evaluate_limits
+    monkeypatch.setattr(
+        NodeLimitChecker, "_evaluate_limits", lambda self, node: asked.append(node.name) or ask(self, node)
+    )
     seen = []
     for steps in ([2], [1], [2], [4], [1]):
         net = sliced(steps)
-        net.steps[0] = net.steps[0].but(origin=f"node{len(seen)}")
-        seen.append([(f.node, f.value) for f in limits.broken(net, net.steps[0])])
+        net.steps[0] = net.steps[0].with_changes(origin=f"node{len(seen)}")
+        seen.append([(f.node, f.value) for f in limits.find_violations(net, net.steps[0])])
     assert seen == [[("node0", "step 2")], [], [("node2", "step 2")], [("node3", "step 4")], []]
     assert asked == ["cut[2]", "cut[1]", "cut[4]"]
 
@@ -216,7 +223,7 @@ def test_a_reshape_keeps_the_number_of_elements(rows, packs):
     shape = net.const(np.array([1, 32, 1, 1], np.int64))
     image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)
     said = evaluate_graph(net.model(net.conv(image, 8, 1, "y")), get_target("arcs"), ["-p", "arcs"])
-    assert said.packs == packs
+    assert said.is_packable == packs
     assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
 
 
@@ -226,7 +233,7 @@ def test_a_window_fits_the_axes_of_its_map():
     sides = {"kernel_shape": [2, 2], "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
     pooled = net.node("MaxPool", ["xq"], "p", (6, 8), 16.0, **sides)
     said = evaluate_graph(net.model(net.linear(pooled, 4, "y")), get_target("arcs"), ["-p", "arcs"])
-    assert not said.packs
+    assert not said.is_packable
     assert [finding.value for finding in said.findings] == ["2 sides, a map of 2 axes"]
 
 
@@ -236,5 +243,5 @@ def test_tensors_without_an_element_are_refused():
     bounds = [net.const(np.array([number], np.int64)) for number in (0, 0, 1)]
     none = net.node("Slice", ["xq", *bounds], "none", (1, 0, 8), 16.0)
     said = evaluate_graph(net.model(net.linear(none, 4, "y")), get_target("arcs"), ["-p", "arcs"])
-    assert not said.packs
+    assert not said.is_packable
     assert "'none' of shape [1, 0, 8]" in [finding.value for finding in said.findings]

@@ -40,17 +40,17 @@ def planted(platform, node=800.0):
         runs=0,
         median_error=0.0,
     )
-    return get_target(platform).timed(row)
+    return get_target(platform).with_timing_calibration(row)
 
 
 def board(graph, platform, noise=0.0, seed=0):
     """Return the lines that such a board prints: it names some nodes otherwise, and says other things between."""
     rng = random.Random(seed)
     chip = planted(platform)
-    judged = chip.verdict(part(graph, chip)).verdict
+    judged = chip.evaluate_packing(part(graph, chip)).verdict
     lines = ["boot: 12 | ready"]
-    for step, layer in zip(judged.net.steps, judged.time.layers, strict=True):
-        shapes = [",".join(map(str, judged.net.tensors[names[0]].shape)) for names in (step.inputs, step.outputs)]
+    for step, layer in zip(judged.graph.steps, judged.latency.layers, strict=True):
+        shapes = [",".join(map(str, judged.graph.tensors[names[0]].shape)) for names in (step.inputs, step.outputs)]
         name = {"AvgPool2dInt": "MeanPool2dInt", "Reshape": "reshape"}.get(step.op, step.op)
         cycles = round((layer.cycles + layer.moved) * (1 + rng.uniform(-noise, noise)))
         lines += [f"[I] {name} | {cycles} | ({shapes[0]}) | ({shapes[1]})", "heap ok (1,2) | 3"]
@@ -61,7 +61,7 @@ def part(graph, chip):
     """Return the part of a graph for the chip, as its file names it."""
     from lingeronnx.run.program_parts import split_into_parts
 
-    (alone,) = split_into_parts(chip.named(graph), chip).chip
+    (alone,) = split_into_parts(chip.with_safe_names(graph), chip).chip
     return alone.graph
 
 
@@ -95,12 +95,12 @@ def test_what_was_planted_is_foretold_after_the_fit(ran, tmp_path, few_turns):
     graph, platform, lines = ran
     (tmp_path / "board.log").write_text("\n".join(lines))
     found = lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", clock=250)
-    assert (found.runs, found.missing) == (2, [])
-    assert found.row.median_error < 0.005
-    assert found.median_off > 0.1
-    assert found.row.clock_mhz == 250
+    assert (found.runs, found.unmatched_layers) == (2, [])
+    assert found.calibration.median_error < 0.005
+    assert found.median_relative_error > 0.1
+    assert found.calibration.clock_mhz == 250
     time = lo.check(graph, timing=tmp_path / "timing.json", platform=platform).time
-    assert time.clock == 250
+    assert time.clock_mhz == 250
     measured = {layer.name: layer.measured for layer in found.layers}
     for layer in time.latency.layers:
         if layer.priced:
@@ -111,7 +111,7 @@ def test_noise_is_told_as_the_range(tmp_path):
     """A board that is 5 % off at random: the fit comes nearer to nodes that it has seen, and the range says so."""
     graph = nets.quantized(nets.residual(), platform="venus", effort="fast").graph
     (tmp_path / "board.log").write_text("\n".join(board(graph, "venus", noise=0.05)))
-    row = lo.profile_board(tmp_path / "board.log", graph).row
+    row = lo.profile_board(tmp_path / "board.log", graph).calibration
     assert row.median_error < row.spread
     assert 0.02 < row.spread < 0.15
 
@@ -146,7 +146,7 @@ def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(ran, tmp_path, few_turn
     graph, platform, lines = ran
     (tmp_path / "board.log").write_text("\n".join(lines[: -len(lines) // 4]))
     found = lo.profile_board(tmp_path / "board.log", graph, platform=platform)
-    assert (found.runs, found.missing) == (2, [])
+    assert (found.runs, found.unmatched_layers) == (2, [])
 
 
 def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
@@ -160,7 +160,15 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
         for _ in range(40)
     ]
     nodes = [
-        MeasuredNode(70 + 2 * w["a"].start + 3 * w["a"].rest + 4 * w["b"].start + 0.5 * w["b"].rest, w) for w in works
+        MeasuredNode(
+            70
+            + 2 * w["a"].start_cycles
+            + 3 * w["a"].element_cycles
+            + 4 * w["b"].start_cycles
+            + 0.5 * w["b"].element_cycles,
+            w,
+        )
+        for w in works
     ]
     row = fit_calibration(nodes, "venus", "arcs", 1, None)
     assert row.factors["a"].start == pytest.approx(2, rel=0.05)
@@ -168,7 +176,11 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
     assert row.factors["b"].rest == pytest.approx(0.5, rel=0.01)
     assert row.median_error < 1e-3
     less = fit_calibration(
-        [MeasuredNode(max(w["a"].rest - w["a"].start, 1.0), {"a": w["a"]}) for w in works], "venus", "arcs", 1, None
+        [MeasuredNode(max(w["a"].element_cycles - w["a"].start_cycles, 1.0), {"a": w["a"]}) for w in works],
+        "venus",
+        "arcs",
+        1,
+        None,
     )
     assert less.factors["a"].start == 0
     assert less.node == 0

@@ -40,15 +40,15 @@ def test_a_row_of_something_else_is_refused(change, platform, told):
 def test_a_chip_with_a_row_has_a_time_with_the_range_that_was_measured():
     """The host's cycles for each node are in it; a platform that is no chip takes no row."""
     graph = nets.quantized(nets.plain(), platform="venus", effort="fast").graph
-    venus = get_target("venus").timed(TimingCalibration(**ROW))
+    venus = get_target("venus").with_timing_calibration(TimingCalibration(**ROW))
     time = lo.latency(graph, venus)
     assert isinstance(time, Latency)
     none = {**ROW, "node": 0.0}
-    free = lo.latency(graph, get_target("venus").timed(TimingCalibration(**none)))
+    free = lo.latency(graph, get_target("venus").with_timing_calibration(TimingCalibration(**none)))
     assert time.luna == pytest.approx(free.luna + 900 * len(time.layers))
     for layer in time.layers:
         assert layer.low == pytest.approx(layer.cycles / 1.2)
         assert layer.cycles * 1.2 <= layer.high * (1 + 1e-12)
-    assert venus.vendor.clock == 300
+    assert venus.vendor.clock_mhz == 300
     with pytest.raises(ConfigError, match="generic"):
-        get_target("generic").timed(TimingCalibration(**ROW))
+        get_target("generic").with_timing_calibration(TimingCalibration(**ROW))

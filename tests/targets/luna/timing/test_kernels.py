@@ -22,18 +22,18 @@ from tests.measured_rows import BESIDE
 def test_a_copy_goes_through_the_measured_points_and_rises(route):
     """The points are what was measured; the polynomial of the vendor falls below zero beyond the last one."""
     copies = ARCS.copies[route]
-    for size, taken in copies.points:
+    for size, taken in copies.measured_points:
         assert copies.cycles(size) == taken
-    sizes = sorted({*range(0, 300_000, 1777), *(size for size, _ in copies.points)})
+    sizes = sorted({*range(0, 300_000, 1777), *(size for size, _ in copies.measured_points)})
     prices = [copies.cycles(size) for size in sizes]
     assert all(a <= b for a, b in itertools.pairwise(prices))
-    (x0, y0), (x1, y1) = copies.points[-2:]
+    (x0, y0), (x1, y1) = copies.measured_points[-2:]
     assert copies.cycles(x1 + 1000) == pytest.approx(y1 + 1000 * (y1 - y0) / (x1 - x0))
 
 
 def test_the_polynomial_is_what_falls():
     """The reason why it is not used above its last point."""
-    assert ARCS.copies["psram_to_share"].fitted(400_000) < 0
+    assert ARCS.copies["psram_to_share"].estimate_cycles_by_fit(400_000) < 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_a_transfer_hides_behind_all_layers_up_to_the_next_with_constants():
         LayerSlot(0, 10),
         LayerSlot(30, 0),
         LayerSlot(35, 0),
-        LayerSlot(40, 20, fetch=10),
+        LayerSlot(40, 20, prefetch_start_cycle=10),
     ]
 
 
@@ -26,4 +26,4 @@ def test_nothing_waits_without_constants():
 
 def test_a_short_transfer_is_hidden():
     """It ends before the layer's turn comes."""
-    assert schedule_layers([100, 10], [5, 30]) == [LayerSlot(0, 5), LayerSlot(105, 0, fetch=5)]
+    assert schedule_layers([100, 10], [5, 30]) == [LayerSlot(0, 5), LayerSlot(105, 0, prefetch_start_cycle=5)]

@@ -67,7 +67,7 @@ def test_constants_in_shared_memory_are_there_already(small):
 def test_the_parts_of_a_layer_add_up(small):
     """Starts of calls are part of the cycles; a layer's turn ends where the next one's begins."""
     time = lo.latency(small, "arcs", "")
-    ends = [layer.start + layer.total for layer in time.layers]
+    ends = [layer.start + layer.total_cycles for layer in time.layers]
     assert ends == [time.layers[1].start, time.total]
     assert all(0 < layer.overhead < layer.cycles for layer in time.layers)
     assert [layer.calls for layer in time.layers] == [1, 1]
@@ -83,5 +83,5 @@ def test_weights_of_another_rank_have_no_price(operator):
     work = list_kernel_calls(
         TimingNode(operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))])
     )
-    assert [left.what for left in work.unpriced] == ["weights of another rank than the map"]
+    assert [left.description for left in work.unmodeled] == ["weights of another rank than the map"]
     assert not work.calls

@@ -43,15 +43,19 @@ def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewritePr
     parts = [Matrix(v, rows) for v in values]
     attributes = {**{name: ir.get_attr(node, name) for name in node.attributes if name != "axis"}, "dim": 0}
     result = [sum(p.columns for p in parts), rows]
-    joining = editor.costs.of(CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes)
+    joining = editor.costs.estimate_cycles(CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes)
 
     def write() -> None:
-        turned = [editor.reshaped(editor.turned(p, node), p.shape[::-1], node) for p in parts]
-        joined = editor.operator(CONCAT.name, turned, attributes, result, node)
-        editor.put(editor.turned(Matrix(joined, result[0]), node), node)
+        turned = [editor.reshape(editor.transpose(p, node), p.shape[::-1], node) for p in parts]
+        joined = editor.add_operator(CONCAT.name, turned, attributes, result, node)
+        editor.replace_output(editor.transpose(Matrix(joined, result[0]), node), node)
 
     what = "joined as matrices that are turned, since its lines are short"
-    return RewriteProposal(what, editor.turning(*parts) + joining + editor.costs.turn(*result), write)
+    return RewriteProposal(
+        what,
+        editor.estimate_transpose_cycles(*parts) + joining + editor.costs.estimate_transpose_cycles(*result),
+        write,
+    )
 
 
 def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
@@ -81,15 +85,15 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
     source = Matrix(ir.require_input(node), rows)
     taken = [(end - start) * inner, rows]
     cycles = (
-        editor.turning(source)
-        + editor.costs.take(element_count(source.value), math.prod(taken))
-        + editor.costs.turn(*taken)
+        editor.estimate_transpose_cycles(source)
+        + editor.costs.estimate_slice_cycles(element_count(source.value), math.prod(taken))
+        + editor.costs.estimate_transpose_cycles(*taken)
     )
 
     def write() -> None:
-        turned = editor.reshaped(editor.turned(source, node), source.shape[::-1], node)
-        some = editor.taken(turned, start * inner, end * inner, node, str(node.name))
-        editor.put(editor.turned(Matrix(some, taken[0]), node), node)
+        turned = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
+        some = editor.slice_rows(turned, start * inner, end * inner, node, str(node.name))
+        editor.replace_output(editor.transpose(Matrix(some, taken[0]), node), node)
 
     return RewriteProposal("rows of a matrix that is turned, since its lines are short", cycles, write)
 
@@ -109,7 +113,7 @@ def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposa
             join, "scale_o"
         ):
             return RewriteProposal(
-                "it is what was joined before", 0.0, partial(editor.put, ir.require_input(join, index), node)
+                "it is what was joined before", 0.0, partial(editor.replace_output, ir.require_input(join, index), node)
             )
         begin += length
     return None
@@ -137,7 +141,7 @@ def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewritePr
         value = ir.require_input(node)
         for move in moves:
             value = move(value, node)
-        editor.put(value, node)
+        editor.replace_output(value, node)
 
     return RewriteProposal("turned as matrices, whose price is known", cycles, write)
 
@@ -187,20 +191,24 @@ def _list_moves(
     whole = math.prod(lengths)
     for split in range(1, len(axes)):
         rows = math.prod(lengths[axis] for axis in axes[:split])
-        cycles = sheet.costs.turn(rows, whole // rows) if has_moved else sheet.turning(Matrix(source, rows))
+        cycles = (
+            sheet.costs.estimate_transpose_cycles(rows, whole // rows)
+            if has_moved
+            else sheet.estimate_transpose_cycles(Matrix(source, rows))
+        )
         found.append((cycles, axes[split:] + axes[:split], _make_transpose_move(sheet, rows)))
-    scale = sheet.scale(source)
+    scale = sheet.find_scale(source)
     if len(axes) == _MAX_AXES and lengths[axes[0]] <= MAX_CONCAT_INPUTS and scale is not None:
         count, rows, columns = (lengths[axis] for axis in axes)
         one = rows * columns
-        each = sheet.costs.take(whole, one) + sheet.costs.turn(rows, columns)
-        cycles = count * each + sheet.costs.append([one] * count)
+        each = sheet.costs.estimate_slice_cycles(whole, one) + sheet.costs.estimate_transpose_cycles(rows, columns)
+        cycles = count * each + sheet.costs.estimate_concat_cycles([one] * count)
         found.append((cycles, (axes[0], axes[2], axes[1]), _make_batched_transpose_move(sheet, count, rows, scale)))
     return found
 
 
 def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
-    return lambda value, node: editor.turned(Matrix(value, rows), node)
+    return lambda value, node: editor.transpose(Matrix(value, rows), node)
 
 
 def _make_batched_transpose_move(sheet: RewriteEditor, count: int, rows: int, scale: float) -> _Move:
@@ -208,11 +216,11 @@ def _make_batched_transpose_move(sheet: RewriteEditor, count: int, rows: int, sc
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
         one = element_count(value) // count
-        lines = sheet.reshaped(value, [count, one], node)
+        lines = sheet.reshape(value, [count, one], node)
         turned = []
         for index in range(count):
-            alone = sheet.taken(lines, index, index + 1, node)
-            turned.append(sheet.reshaped(sheet.turned(Matrix(alone, rows), node), [1, one], node))
-        return sheet.appended(turned, scale, node)
+            alone = sheet.slice_rows(lines, index, index + 1, node)
+            turned.append(sheet.reshape(sheet.transpose(Matrix(alone, rows), node), [1, one], node))
+        return sheet.concat_rows(turned, scale, node)
 
     return move

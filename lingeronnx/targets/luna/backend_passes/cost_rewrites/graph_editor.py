@@ -62,20 +62,20 @@ class RewriteEditor:
 
     def __init__(self, graph: ir.Model, target: Target, costs: NodeCostModel) -> None:
         self.graph, self.target, self.costs = graph, target, costs
-        self._takes: dict[str, bool] = {}
-        self._taken = ir.get_tensor_names(graph)
-        self._titles = {str(node.name) for node in graph.graph}
-        self._given: set[str] = set()  # names of nodes that stand in another's place by now
-        self._turned: dict[tuple[ir.Value, int], ir.Value] = {}
-        self._held: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+        self._support_cache: dict[str, bool] = {}
+        self._used_tensor_names = ir.get_tensor_names(graph)
+        self._used_node_names = {str(node.name) for node in graph.graph}
+        self._replaced_names: set[str] = set()  # names of nodes that stand in another's place by now
+        self._transposed_values: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._reshaped_constants: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
-    def other(self, graph: ir.Model) -> RewriteEditor:
+    def for_graph(self, graph: ir.Model) -> RewriteEditor:
         """Return another graph with room for new nodes, which knows what was asked for this one."""
         sheet = RewriteEditor(graph, self.target, self.costs)
-        sheet._takes = self._takes
+        sheet._support_cache = self._support_cache
         return sheet
 
-    def takes(
+    def is_layer_supported(
         self,
         op: str,
         over: Sequence[int],
@@ -85,38 +85,40 @@ class RewriteEditor:
     ) -> bool:
         """Whether the chip takes a layer of these sizes; layers that are alike are asked once."""
         key = repr((op, over, weight, result, sorted(attributes.items())))
-        if key not in self._takes:
+        if key not in self._support_cache:
             held = make_detached_value(weight, constant=np.zeros(tuple(weight), np.int8))
             node = make_detached_node(op, [make_detached_value(over, computed=True), held], list(result), attributes)
-            limits = get_layer_limits(op) if self.target.right(op) else ()
-            self._takes[key] = self.target.right(op) and all(limit(node, self.target) is None for limit in limits)
-        return self._takes[key]
+            limits = get_layer_limits(op) if self.target.is_computed_correctly(op) else ()
+            self._support_cache[key] = self.target.is_computed_correctly(op) and all(
+                limit(node, self.target) is None for limit in limits
+            )
+        return self._support_cache[key]
 
     # ---- what is there already -------------------------------------------------------------------------------------
 
-    def _found(self, matrix: Matrix) -> ir.Value | None:
+    def _find_transposed(self, matrix: Matrix) -> ir.Value | None:
         """Return what is the matrix turned, where that exists."""
         if 1 in matrix.shape:
             return matrix.value
-        known = self._turned.get((matrix.value, matrix.rows))
+        known = self._transposed_values.get((matrix.value, matrix.rows))
         if known is not None:
             return known
         value = matrix.value
         while (maker := ir.producer(value)) is not None and maker.op_type == RESHAPE.name:
             value = ir.require_input(maker)
-            if (known := self._turned.get((value, matrix.rows))) is not None:
+            if (known := self._transposed_values.get((value, matrix.rows))) is not None:
                 return known
         if maker is None or maker.op_type != TRANSPOSE.name or list(ir.get_attr(maker, "perm") or []) != [1, 0]:
             return None
         return ir.require_input(maker) if static_shape(value) == matrix.shape else None
 
-    def turning(self, *matrices: Matrix) -> float:
+    def estimate_transpose_cycles(self, *matrices: Matrix) -> float:
         """Return what it costs to turn matrices; nothing for those that are there, and once for equal ones."""
-        wanted = {(m.value, m.rows): m for m in matrices if self._found(m) is None}
-        return sum(self.costs.turn(*m.shape) for m in wanted.values())
+        wanted = {(m.value, m.rows): m for m in matrices if self._find_transposed(m) is None}
+        return sum(self.costs.estimate_transpose_cycles(*m.shape) for m in wanted.values())
 
     @staticmethod
-    def scale(value: ir.Value) -> float | None:
+    def find_scale(value: ir.Value) -> float | None:
         """Return the scale that a tensor is held at; None where no node before it says so."""
         while (maker := ir.producer(value)) is not None:
             stated = ir.get_attr(maker, "scale_x" if maker.op_type == QUANT.name else "scale_o")
@@ -131,76 +133,76 @@ class RewriteEditor:
 
     def name(self, base: str) -> str:
         """Return a name for a tensor that no other has."""
-        return ir.reserve_name(base, self._taken)
+        return ir.reserve_name(base, self._used_tensor_names)
 
-    def _title(self, base: str) -> str:
+    def _make_node_name(self, base: str) -> str:
         """Return a name for a node that no other has."""
-        return ir.reserve_name(base, self._titles)
+        return ir.reserve_name(base, self._used_node_names)
 
-    def constant(self, base: str, array: np.ndarray) -> ir.Value:
+    def add_constant(self, base: str, array: np.ndarray) -> ir.Value:
         """Return a constant."""
         return ir.add_initializer(self.graph, self.name(base), array)
 
     def held(self, value: ir.Value, shape: Sequence[int], array: np.ndarray) -> ir.Value:
         """Return `array`, which is the constant `value` in other sizes: one for all that share it."""
         key = (value, tuple(shape))
-        if key not in self._held:
+        if key not in self._reshaped_constants:
             name = f"{value.name}_as_{'x'.join(map(str, shape))}"
-            self._held[key] = self.constant(name, np.ascontiguousarray(array.reshape(shape)))
-        return self._held[key]
+            self._reshaped_constants[key] = self.add_constant(name, np.ascontiguousarray(array.reshape(shape)))
+        return self._reshaped_constants[key]
 
-    def close(self) -> None:
+    def remove_unused(self) -> None:
         """Take out what nobody needs; constants in other sizes get the names of those that are gone."""
         ir.remove_unused(self.graph)
-        for (value, _), new in self._held.items():
+        for (value, _), new in self._reshaped_constants.items():
             name = str(value.name)
             if str(new.name) in self.graph.graph.initializers and name not in self.graph.graph.initializers:
                 ir.rename_initializer(self.graph, new, name)
 
-    def reshaped(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
+    def reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
         """Return `value` in other sizes."""
         if static_shape(value) == list(shape):
             return value
-        return self.inserted(self._reshape(value, shape, f"{before.name}_seen"), before)
+        return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
-        held = self.constant(f"{name}_shape", np.array(shape, np.int64))
-        node = ir.make_node(RESHAPE.name, [value, held], name=self._title(node_name), output=name, like=value)
+        held = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
+        node = ir.make_node(RESHAPE.name, [value, held], name=self._make_node_name(node_name), output=name, like=value)
         node.outputs[0].shape = ir.make_shape(list(shape))
         return node
 
-    def turned(self, matrix: Matrix, before: ir.Node) -> ir.Value:
+    def transpose(self, matrix: Matrix, before: ir.Node) -> ir.Value:
         """Return the matrix turned, of sizes [columns, rows]."""
-        found = self._found(matrix)
+        found = self._find_transposed(matrix)
         if found is None:
             rows, columns = matrix.shape
-            flat = self.reshaped(matrix.value, [rows, columns], before)
+            flat = self.reshape(matrix.value, [rows, columns], before)
             output = self.name(f"{matrix.value.name}_turned")
-            title = self._title(f"{before.name}_turned")
+            title = self._make_node_name(f"{before.name}_turned")
             node = ir.make_node(TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat)
             node.outputs[0].shape = ir.make_shape([columns, rows])
-            found = self._turned[matrix.value, rows] = self.inserted(node, before)
+            found = self._transposed_values[matrix.value, rows] = self.insert(node, before)
         else:
-            self._bring(found, before)
-        return self.reshaped(found, matrix.shape[::-1], before)
+            self._move_producer_before(found, before)
+        return self.reshape(found, matrix.shape[::-1], before)
 
-    def taken(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
+    def slice_rows(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
         """Return the rows `start` .. `end` - 1 of a matrix; name : of the node whose place the Slice takes."""
-        node = make_slice(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._taken)
-        node.name = name or self._title(str(node.name))
-        return self.inserted(node, before)
+        node = make_slice(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._used_tensor_names)
+        node.name = name or self._make_node_name(str(node.name))
+        return self.insert(node, before)
 
-    def appended(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
+    def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
         """Return the rows of matrices that are held at one scale, one below the other."""
         output = self.name(f"{values[0].name}_joined")
         node = make_concat(values, 0, scale, before, output, output)
-        node.name = self._title(str(node.name))
+        node.name = self._make_node_name(str(node.name))
         for key, value in self.target.node_attributes.get("", {}).items():
             ir.set_attr(node, key, value)
-        return self.inserted(node, before)
+        return self.insert(node, before)
 
-    def operator(
+    def add_operator(
         self,
         op: str,
         inputs: Sequence[ir.Value],
@@ -210,8 +212,8 @@ class RewriteEditor:
     ) -> ir.Value:
         """Return what an integer operator gives that stands for the node `replaced`; the first one has its name."""
         output, name = self.name(f"{replaced.outputs[0].name}_as_{op}"), str(replaced.name)
-        title = self._title(name) if name in self._given else name
-        self._given.add(name)
+        title = self._make_node_name(name) if name in self._replaced_names else name
+        self._replaced_names.add(name)
         node = ir.make_node(
             op,
             inputs,
@@ -222,14 +224,14 @@ class RewriteEditor:
             like=inputs[0],
         )
         node.outputs[0].shape = ir.make_shape(list(shape))
-        return self.inserted(node, replaced)
+        return self.insert(node, replaced)
 
-    def inserted(self, node: ir.Node, before: ir.Node) -> ir.Value:
+    def insert(self, node: ir.Node, before: ir.Node) -> ir.Value:
         """Insert a node of one output; return that."""
         self.graph.graph.insert_before(before, node)
         return node.outputs[0]
 
-    def _bring(self, value: ir.Value, before: ir.Node) -> None:
+    def _move_producer_before(self, value: ir.Value, before: ir.Node) -> None:
         """Let what makes `value`, for a reader further behind, stand in front of `before`, which reads it as well."""
         behind = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
         while (maker := ir.producer(value)) is not None and maker in behind:
@@ -237,8 +239,10 @@ class RewriteEditor:
             self.graph.graph.insert_before(before, maker)
             value, before = ir.require_input(maker), maker
 
-    def put(self, value: ir.Value, node: ir.Node) -> None:
+    def replace_output(self, value: ir.Value, node: ir.Node) -> None:
         """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
         last = self._reshape(value, static_shape(node.outputs[0]) or [], f"{node.name}_back")
-        self._turned = {key: found for key, found in self._turned.items() if key[0] is not node.outputs[0]}
+        self._transposed_values = {
+            key: found for key, found in self._transposed_values.items() if key[0] is not node.outputs[0]
+        }
         ir.replace_nodes(self.graph, [node], [last])

@@ -38,19 +38,20 @@ _MAX_IMAGE_WIDTHS = (
 
 @dataclass(frozen=True)
 class _PointwiseView:
-    """A convolution of size 1x1 over [1, C, H, W], of `parts` times as many channels in all; weight [N, 1 or C, 1, 1].
+    """A convolution of size 1x1 over [1, C, H, W], of `part_count` times as many channels in all.
 
+    Weight [N, 1 or C, 1, 1].
     channels : of the whole. image : H and W.
     """
 
     channels: int
     image: tuple[int, int]
-    parts: int = 1
+    part_count: int = 1
 
     @property
-    def ranges(self) -> list[tuple[int, int]]:
+    def channel_ranges(self) -> list[tuple[int, int]]:
         """Where each part begins and ends."""
-        each = -(-self.channels // self.parts)
+        each = -(-self.channels // self.part_count)
         return [(start, min(start + each, self.channels)) for start in range(0, self.channels, each)]
 
 
@@ -72,21 +73,23 @@ def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         area = math.prod(view.image)
         factor, offset = (np.resize(array, view.channels) for array in arrays)  # as many, or one for all
         known = [ir.require_input(node, 1), ir.require_input(node, 2)]
-        lines, made = sheet.reshaped(ir.require_input(node), [view.channels, area], node), []
-        for start, end in view.ranges:
-            some = lines if view.parts == 1 else sheet.taken(lines, start, end, node)
-            over = sheet.reshaped(some, [1, end - start, *view.image], node)
+        lines, made = sheet.reshape(ir.require_input(node), [view.channels, area], node), []
+        for start, end in view.channel_ranges:
+            some = lines if view.part_count == 1 else sheet.slice_rows(lines, start, end, node)
+            over = sheet.reshape(some, [1, end - start, *view.image], node)
             weight, bias = factor[start:end].reshape(-1, 1, 1, 1), offset[start:end]
-            if view.parts == 1:
+            if view.part_count == 1:
                 held = [sheet.held(v, a.shape, a) for v, a in zip(known, (weight, bias), strict=True)]
             else:
-                held = [sheet.constant(f"{v.name}_from{start}", a) for v, a in zip(known, (weight, bias), strict=True)]
+                held = [
+                    sheet.add_constant(f"{v.name}_from{start}", a) for v, a in zip(known, (weight, bias), strict=True)
+                ]
             result = _insert_pointwise_conv(sheet, node, over, held, group=end - start)
-            made.append(result if view.parts == 1 else sheet.reshaped(result, [end - start, area], node))
-        whole = made[0] if view.parts == 1 else sheet.appended(made, float(ir.get_attr(node, "scale_o")), node)
-        sheet.put(whole, node)
+            made.append(result if view.part_count == 1 else sheet.reshape(result, [end - start, area], node))
+        whole = made[0] if view.part_count == 1 else sheet.concat_rows(made, float(ir.get_attr(node, "scale_o")), node)
+        sheet.replace_output(whole, node)
 
-    count = "a depthwise convolution" if view.parts == 1 else f"{view.parts} depthwise convolutions"
+    count = "a depthwise convolution" if view.part_count == 1 else f"{view.part_count} depthwise convolutions"
     return RewriteProposal(f"{count} of size 1x1, in place of two kernels for each channel", cycles, write)
 
 
@@ -104,7 +107,7 @@ def _find_cheapest_view(
             break
         if _is_view_supported(sheet, view):
             return cycles, view
-        for some in (replace(view, parts=parts) for parts in range(2, MAX_CONCAT_INPUTS + 1)):
+        for some in (replace(view, part_count=parts) for parts in range(2, MAX_CONCAT_INPUTS + 1)):
             if _is_view_supported(sheet, some) and (best is None or _estimate_view_cycles(sheet, some) < best[0]):
                 best = _estimate_view_cycles(sheet, some), some
     return best
@@ -119,24 +122,28 @@ def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
 def _estimate_view_cycles(sheet: RewriteEditor, view: _PointwiseView) -> float:
     area = math.prod(view.image)
     cycles = 0.0
-    for start, end in view.ranges:
+    for start, end in view.channel_ranges:
         over = [1, end - start, *view.image]
-        cycles += sheet.costs.of(CONV2D.name, [over, [end - start, 1, 1, 1]], over, group=end - start)
-    if view.parts == 1:
+        cycles += sheet.costs.estimate_cycles(CONV2D.name, [over, [end - start, 1, 1, 1]], over, group=end - start)
+    if view.part_count == 1:
         return cycles
-    pieces = [(end - start) * area for start, end in view.ranges]
-    return cycles + sum(sheet.costs.take(view.channels * area, each) for each in pieces) + sheet.costs.append(pieces)
+    pieces = [(end - start) * area for start, end in view.channel_ranges]
+    return (
+        cycles
+        + sum(sheet.costs.estimate_slice_cycles(view.channels * area, each) for each in pieces)
+        + sheet.costs.estimate_concat_cycles(pieces)
+    )
 
 
 def _is_view_supported(sheet: RewriteEditor, view: _PointwiseView) -> bool:
     """Whether the chip takes the convolutions of a view."""
-    start, end = view.ranges[0]
+    start, end = view.channel_ranges[0]
     return _is_conv_supported(sheet, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start)
 
 
 def _is_conv_supported(sheet: RewriteEditor, over: Sequence[int], weight: Sequence[int], group: int) -> bool:
     """Whether the chip takes a convolution of size 1x1 of a tensor of sizes `over`."""
-    return sheet.takes(
+    return sheet.is_layer_supported(
         CONV2D.name, over, weight, [1, weight[0], *over[2:]], {**POINTWISE_CONV_ATTRIBUTES, "group": group}
     )
 
@@ -152,7 +159,7 @@ def _insert_pointwise_conv(
         **sheet.target.node_attributes.get("", {}),
     }
     shape = [1, (static_shape(held[0]) or [0])[0], *(static_shape(over) or [])[2:]]
-    return sheet.operator(CONV2D.name, [over, *held], attributes, shape, node)
+    return sheet.add_operator(CONV2D.name, [over, *held], attributes, shape, node)
 
 
 def propose_pointwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
@@ -169,14 +176,14 @@ def propose_pointwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         square, group = [outputs, 1, 1, 1], outputs
     if math.prod(shape) != inputs or not _is_conv_supported(sheet, over, square, group):
         return None
-    cycles = sheet.costs.of(CONV2D.name, [over, square], [1, outputs, 1, 1], group=group)
+    cycles = sheet.costs.estimate_cycles(CONV2D.name, [over, square], [1, outputs, 1, 1], group=group)
 
     def write() -> None:
         held = ir.require_input(node, 1)
         factor = sheet.held(held, square, np.diagonal(weight) if group > 1 else weight)
-        point = sheet.reshaped(ir.require_input(node), over, node)
+        point = sheet.reshape(ir.require_input(node), over, node)
         given = [factor, *(v for v in node.inputs[2:] if v is not None)]
-        sheet.put(_insert_pointwise_conv(sheet, node, point, given, group), node)
+        sheet.replace_output(_insert_pointwise_conv(sheet, node, point, given, group), node)
 
     what = "a convolution over one point, which turns nothing"
     return RewriteProposal(what, cycles, write)

@@ -23,32 +23,40 @@ class NodeCostModel:
     def __init__(self, prices: KernelCosts) -> None:
         self._prices = prices
 
-    def of(self, op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], **attributes: Any) -> float:
+    def estimate_cycles(
+        self, op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], **attributes: Any
+    ) -> float:
         """Return the cycles of a node over 8 bits, by its shapes."""
-        return self._most(op, [Operand(tuple(shape)) for shape in inputs], [Operand(tuple(output))], attributes)
+        return self._estimate_max_cycles(
+            op, [Operand(tuple(shape)) for shape in inputs], [Operand(tuple(output))], attributes
+        )
 
-    def node(self, node: ir.Node) -> float:
+    def estimate_node_cycles(self, node: ir.Node) -> float:
         """Return the cycles of a node as it stands; infinite where a size is not known."""
         sides = [[_to_operand(v) for v in side if v is not None] for side in (node.inputs, node.outputs)]
         if any(operand is None for side in sides for operand in side):
             return math.inf
         inputs, outputs = ([operand for operand in side if operand is not None] for side in sides)
-        return self._most(node.op_type, inputs, outputs, {name: ir.get_attr(node, name) for name in node.attributes})
+        return self._estimate_max_cycles(
+            node.op_type, inputs, outputs, {name: ir.get_attr(node, name) for name in node.attributes}
+        )
 
-    def turn(self, rows: int, columns: int) -> float:
+    def estimate_transpose_cycles(self, rows: int, columns: int) -> float:
         """Return the cycles of a transpose of a matrix; nothing where that is a line."""
-        return 0.0 if 1 in (rows, columns) else self.of(TRANSPOSE.name, [(rows, columns)], (columns, rows))
+        return 0.0 if 1 in (rows, columns) else self.estimate_cycles(TRANSPOSE.name, [(rows, columns)], (columns, rows))
 
-    def take(self, source_bytes: int, slice_bytes: int) -> float:
+    def estimate_slice_cycles(self, source_bytes: int, slice_bytes: int) -> float:
         """Return the cycles of a Slice of `slice_bytes` of `source_bytes` bytes side by side."""
-        return self.of(SLICE.name, [(source_bytes,)], (slice_bytes,))
+        return self.estimate_cycles(SLICE.name, [(source_bytes,)], (slice_bytes,))
 
-    def append(self, sizes: Sequence[int]) -> float:
+    def estimate_concat_cycles(self, sizes: Sequence[int]) -> float:
         """Return the cycles of an iqCat, at one scale, of pieces of these sizes in bytes, end to end."""
         scales = {f"scale_x_{i}": 1.0 for i in range(len(sizes))}
-        return self.of(CONCAT.name, [(size,) for size in sizes], (sum(sizes),), dim=0, scale_o=1.0, **scales)
+        return self.estimate_cycles(
+            CONCAT.name, [(size,) for size in sizes], (sum(sizes),), dim=0, scale_o=1.0, **scales
+        )
 
-    def _most(
+    def _estimate_max_cycles(
         self, op: str, inputs: Sequence[Operand], outputs: Sequence[Operand], attributes: Mapping[str, Any]
     ) -> float:
         axis = None

@@ -12,9 +12,9 @@ __all__ = ["RewriteProposal"]
 class RewriteProposal:
     """What computes the same integers as a node.
 
-    what : the form in words. cycles : at the upper end of the range. write : puts it in the node's place.
+    description : the form in words. cycles : at the upper end of the range. write : puts it in the node's place.
     """
 
-    what: str
+    description: str
     cycles: float
     write: Callable[[], None]

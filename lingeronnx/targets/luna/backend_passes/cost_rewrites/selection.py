@@ -56,24 +56,30 @@ class _GraphScore:
 
     rank: int
     first: Latency
-    time: Latency
+    latency: Latency
     weight: float
-    memory: int
+    shared_bytes: int
 
     @classmethod
-    def of(cls, read: PackerGraphView) -> _GraphScore | None:
+    def evaluate(cls, read: PackerGraphView) -> _GraphScore | None:
         """Judge the part for the chip; None where that does not come out right."""
-        choice = read.chosen
-        said, time = choice.verdict, choice.verdict.weighed
-        if not said.chip_ready or time is None or said.memory is None:
+        choice = read.fastest_arguments
+        said, time = choice.verdict, choice.verdict.comparison_latency
+        if not said.is_chip_ready or time is None or said.memory_plan is None:
             return None
-        first = None if choice.first is None else choice.first.weighed
-        return cls(rank_verdict(said), first or time, time, get_comparison_cycles(time, read.target), said.memory.need)
+        first = None if choice.first is None else choice.first.comparison_latency
+        return cls(
+            rank_verdict(said),
+            first or time,
+            time,
+            get_comparison_cycles(time, read.target),
+            said.memory_plan.required_bytes,
+        )
 
-    def beats(self, other: _GraphScore, objective: str) -> bool:
+    def is_better_than(self, other: _GraphScore, objective: str) -> bool:
         """Whether it is promised as well and clearly takes less time, with no more bytes whose price is not known."""
-        mine, others = (sum(work.bytes for work in told.time.unpriced) for told in (self, other))
-        if objective == MEMORY and self.memory > other.memory:
+        mine, others = (sum(work.bytes for work in told.latency.unpriced) for told in (self, other))
+        if objective == MEMORY and self.shared_bytes > other.shared_bytes:
             return False
         return self.rank <= other.rank and self.weight < (1.0 - _MIN_GRAPH_SAVING) * other.weight and mine <= others
 
@@ -89,7 +95,7 @@ def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRe
     sheet = RewriteEditor(graph, target, NodeCostModel(get_kernel_costs(target) or ARCS))
     if objective == PLAIN or (objective == ACCURACY and not _can_save_enough(sheet)):
         return graph, [], None
-    before = now = _GraphScore.of(view)
+    before = now = _GraphScore.evaluate(view)
     if before is None or now is None:
         return graph, [], None
     done: list[AppliedRewrite] = []
@@ -97,11 +103,11 @@ def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRe
     kinds: list[Sequence[_Rewrite]] = [_REWRITES, *((rewrite,) for rewrite in _REWRITES)]
     for some in kinds:
         trial = ir.clone(graph)
-        made = _rewrite_nodes(sheet.other(trial), some)
+        made = _rewrite_nodes(sheet.for_graph(trial), some)
         if some is not _REWRITES and made == every:  # judged already
             continue
-        after = _GraphScore.of(view.other(trial)) if made else None
-        if after is not None and after.beats(now, objective):
+        after = _GraphScore.evaluate(view.for_graph(trial)) if made else None
+        if after is not None and after.is_better_than(now, objective):
             graph, now = trial, after
             done += made
         if some is _REWRITES:
@@ -110,7 +116,9 @@ def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRe
                 break
     if objective == ACCURACY and not done:
         return graph, [], None
-    saved = CycleSavings(round(before.first.high), round(now.time.high), target.name, get_kernel_costs(target) is None)
+    saved = CycleSavings(
+        round(before.first.high), round(now.latency.high), target.name, get_kernel_costs(target) is None
+    )
     return graph, done, saved
 
 
@@ -124,7 +132,7 @@ def _can_save_enough(sheet: RewriteEditor) -> bool:
     saved = 0.0
 
     def known(nodes: Iterable[ir.Node]) -> float:
-        return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
+        return sum(cycles for node in nodes if (cycles := sheet.costs.estimate_node_cycles(node)) < math.inf)
 
     for node in sheet.graph.graph:
         for rewrite in _REWRITES:
@@ -141,11 +149,11 @@ def _rewrite_nodes(sheet: RewriteEditor, rewrites: Sequence[_Rewrite]) -> list[A
     for rewrite in rewrites:
         for node in list(sheet.graph.graph):
             form = rewrite(sheet, node)
-            now = sheet.costs.node(node) if form is not None else 0.0
+            now = sheet.costs.estimate_node_cycles(node) if form is not None else 0.0
             if form is not None and now - form.cycles > _MIN_NODE_SAVING * now:
                 name = str(node.name)
                 form.write()
-                done.append(AppliedRewrite(name, form.what, "exact"))
+                done.append(AppliedRewrite(name, form.description, "exact"))
     if done:
-        sheet.close()
+        sheet.remove_unused()
     return done

@@ -35,13 +35,13 @@ def propose_conv_transpose(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         before = _match_repeating_concat(ir.producer(_strip_reshapes(lines.value)))
         if before is not None:
             kernel, source = [before[0], times], before[1]
-    scale, elements = sheet.scale(source.value), element_count(source.value)
+    scale, elements = sheet.find_scale(source.value), element_count(source.value)
     width = source.columns if kernel[0] > 1 else _choose_row_length(elements)
     channels = next(c for c in range(_MAX_CHANNELS, 0, -1) if elements // width % c == 0)
     over, square = [1, channels, elements // width // channels, width], [channels, channels, *kernel]
     result = [1, channels, over[2] * kernel[0], width * kernel[1]]
     window = {**POINTWISE_CONV_ATTRIBUTES, "kernel_shape": kernel, "strides": kernel}
-    if scale is None or not sheet.takes(CONV_TRANSPOSE2D.name, over, square, result, window):
+    if scale is None or not sheet.is_layer_supported(CONV_TRANSPOSE2D.name, over, square, result, window):
         return None
     attributes = {
         **window,
@@ -51,17 +51,17 @@ def propose_conv_transpose(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         "scale_o": scale,
         **sheet.target.node_attributes.get("", {}),
     }
-    cycles = sheet.costs.of(CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes)
+    cycles = sheet.costs.estimate_cycles(CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes)
 
     def write() -> None:
         weight = np.broadcast_to((np.eye(channels) * IDENTITY_WEIGHT).astype(np.int8)[:, :, None, None], square)
         base = node.outputs[0].name
         held = [
-            sheet.constant(f"{base}_weight", weight),
-            sheet.constant(f"{base}_bias", np.zeros(channels, np.int32)),
+            sheet.add_constant(f"{base}_weight", weight),
+            sheet.add_constant(f"{base}_bias", np.zeros(channels, np.int32)),
         ]
-        image = sheet.reshaped(source.value, over, node)
-        sheet.put(sheet.operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
+        image = sheet.reshape(source.value, over, node)
+        sheet.replace_output(sheet.add_operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
 
     what = f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single elements"
     return RewriteProposal(what, cycles, write)

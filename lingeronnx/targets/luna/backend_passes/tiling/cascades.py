@@ -60,13 +60,13 @@ class Cascade:
         return self.nodes[-1].outputs[0]
 
     @property
-    def entries(self) -> list[ir.Value]:
+    def external_inputs(self) -> list[ir.Value]:
         """The tensors that are read from outside."""
         written = {node.outputs[0] for node in self.nodes}
         return list(dict.fromkeys(v for node in self.nodes for v in _get_data_inputs(node) if v not in written))
 
     @property
-    def columns(self) -> Cascade | None:
+    def along_columns(self) -> Cascade | None:
         """The same layers to be cut along the columns; None where one of them moves columns or rows."""
         across = any(node.op_type in _AXIS_OPERATORS and _get_axis(node) != 1 for node in self.nodes)
         return None if across or axis_length(self.result, 3) < 2 else replace(self, axis=3)
@@ -91,18 +91,18 @@ class Cascade:
 class Tile:
     """Rows of one tile.
 
-    wanted : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are read}
+    held_rows : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are read}
     pads : {node: padding above and below}. axis : 3 where these are columns, left and right
     """
 
-    wanted: Mapping[ir.Value, RowRange]
-    reads: Mapping[tuple[ir.Node, int], RowRange]
+    held_rows: Mapping[ir.Value, RowRange]
+    read_rows: Mapping[tuple[ir.Node, int], RowRange]
     pads: Mapping[ir.Node, tuple[int, int]]
     axis: int = 2
 
-    def rows(self, value: ir.Value) -> int:
+    def count_rows(self, value: ir.Value) -> int:
         """Return how many rows of a tensor are held."""
-        first, last = self.wanted[value]
+        first, last = self.held_rows[value]
         return last - first
 
 

@@ -39,7 +39,7 @@ class _TileEmitter:
     graph: ir.Model
     tile: Tile
     number: int
-    taken: set[str]
+    used_names: set[str]
     entries: list[ir.Node] = field(default_factory=list)
     layers: list[ir.Node] = field(default_factory=list)
     held: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _TileEmitter:
                 if value is None or ir.const_value(value) is not None:
                     inputs.append(value)
                     continue
-                inputs.append(self._rows(value, self.tile.reads[node, index]))
+                inputs.append(self._rows(value, self.tile.read_rows[node, index]))
                 index += 1
             self.layers.append(self._copy(node, inputs))
             self.held[node.outputs[0]] = self.layers[-1].outputs[0]
@@ -61,7 +61,7 @@ class _TileEmitter:
 
     def _rows(self, value: ir.Value, rows: RowRange) -> ir.Value:
         """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
-        wanted = self.tile.wanted[value]
+        wanted = self.tile.held_rows[value]
         if value not in self.held:  # from outside: what all readers in the tile need
             whole = (0, int((ir.get_shape(value) or ())[self.tile.axis] or 1))
             self.held[value] = self._slice(self.entries, value, whole, wanted)
@@ -72,7 +72,7 @@ class _TileEmitter:
             return value
         axis = self.tile.axis
         name = f"{value.name}_{_AXIS_NAMES[axis][0]}{self.number}"
-        nodes.append(make_slice(self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.taken))
+        nodes.append(make_slice(self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.used_names))
         return nodes[-1].outputs[0]
 
     def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
@@ -85,7 +85,7 @@ class _TileEmitter:
             inputs,
             list(node.attributes.values()),
             name=f"{node.name}{suffix}" if self.number else node.name,
-            outputs=[ir.Value(name=ir.reserve_name(f"{value.name}{suffix}", self.taken), type=value.type)],
+            outputs=[ir.Value(name=ir.reserve_name(f"{value.name}{suffix}", self.used_names), type=value.type)],
         )
         copied.metadata_props.update(node.metadata_props)
         pads = ir.get_attr(node, "pads")
@@ -94,7 +94,7 @@ class _TileEmitter:
             pads[tile.axis - 2], pads[tile.axis] = tile.pads[node]
             ir.set_attr(copied, "pads", pads)
         shape = list(ir.get_shape(value) or ())
-        shape[tile.axis] = tile.rows(value)
+        shape[tile.axis] = tile.count_rows(value)
         copied.outputs[0].shape = ir.make_shape(shape)
         return copied
 

@@ -44,7 +44,7 @@ _TRIALS = 16  # of a layer, after which the best of them is taken
 class _SearchBudget:
     """The nodes that may still be judged."""
 
-    left: int
+    remaining_nodes: int
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class TilingState:
     others.
     """
 
-    read: PackerGraphView
-    said: DetailedVerdict
+    view: PackerGraphView
+    verdict: DetailedVerdict
     names: frozenset[str]
-    whole: frozenset[str]
+    untiled: frozenset[str]
     part: float
-    work: _SearchBudget
+    budget: _SearchBudget
 
     @classmethod
     def first(cls, read: PackerGraphView, part: float, work: _SearchBudget) -> TilingState | None:
@@ -71,79 +71,92 @@ class TilingState:
         theirs = frozenset(read.node_names.get(name, name) for name in names)
         return None if said is None else cls(read, said, theirs, frozenset(names), part, work)
 
-    def after(self, cut: TileSchedule) -> TilingState | None:
+    def evaluate_with(self, cut: TileSchedule) -> TilingState | None:
         """Return what is said with one more cut; None where that is not judged."""
-        read = apply_schedule(self.read, cut)
-        said = _evaluate(read, self.work)
-        left = self.whole - {str(node.name) for node in cut.run.nodes}
-        return None if said is None else replace(self, read=read, said=said, whole=left)
+        read = apply_schedule(self.view, cut)
+        said = _evaluate(read, self.budget)
+        left = self.untiled - {str(node.name) for node in cut.run.nodes}
+        return None if said is None else replace(self, view=read, verdict=said, untiled=left)
 
     @cached_property
-    def wrong(self) -> frozenset[str]:
+    def incorrect_nodes(self) -> frozenset[str]:
         """What is not right wherever its tensors lie."""
         memories = ("shared memory", "psram")
-        return frozenset(f.node for f in self.said.findings if f.level != "plan" and f.node not in memories)
+        return frozenset(f.node for f in self.verdict.findings if f.level != "plan" and f.node not in memories)
 
     @cached_property
-    def living(self) -> list[int]:
+    def live_bytes(self) -> list[int]:
         """The bytes of shared memory that are in use at each step."""
-        assert self.said.net is not None
-        assert self.said.memory is not None
-        return self.said.memory.living(len(self.said.net.steps))
+        assert self.verdict.graph is not None
+        assert self.verdict.memory_plan is not None
+        return self.verdict.memory_plan.compute_live_bytes(len(self.verdict.graph.steps))
 
     @cached_property
-    def goal(self) -> int:
+    def live_bytes_goal(self) -> int:
         """The bytes that shall live at once: a part of the memory, and less where a plan still needs too much."""
-        memory = self.said.memory
+        memory = self.verdict.memory_plan
         assert memory is not None
-        most, goal = max(self.living), int(self.part * memory.limit)
-        return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
+        most, goal = max(self.live_bytes), int(self.part * memory.limit_bytes)
+        return goal if most > goal else min(goal, memory.limit_bytes * most // max(memory.required_bytes, 1))
 
     @property
     def is_near(self) -> bool:
         """Whether somewhat less is all that lacks: nothing is wrong, and a plan takes little more than there is."""
-        memory = self.said.memory
+        memory = self.verdict.memory_plan
         assert memory is not None
-        return not self.wrong and not self.outside and memory.need <= _NEAR_FIT_RATIO * memory.limit
+        return (
+            not self.incorrect_nodes
+            and not self.missing_external_bytes
+            and memory.required_bytes <= _NEAR_FIT_RATIO * memory.limit_bytes
+        )
 
     @cached_property
-    def outside(self) -> int:
+    def missing_external_bytes(self) -> int:
         """The bytes that external memory lacks."""
-        memory, most = self.said.memory, self.read.target.external_memory
+        memory, most = self.verdict.memory_plan, self.view.target.external_memory
         assert memory is not None
-        return 0 if most is None else max(memory.outside - most, 0)
+        return 0 if most is None else max(memory.external_bytes - most, 0)
 
-    def crowd(self, goal: int) -> tuple[int, int, int, int]:
+    def measure_overload(self, goal: int) -> tuple[int, int, int, int]:
         """Return how far it is from fitting.
 
         Nodes that are wrong, bytes that external memory lacks, bytes above `goal`, bytes of large work areas.
         """
-        assert self.said.net is not None
-        assert self.said.memory is not None
-        areas = self.said.memory.areas.values()
+        assert self.verdict.graph is not None
+        assert self.verdict.memory_plan is not None
+        areas = self.verdict.memory_plan.work_areas.values()
         above: dict[str, int] = {}
-        for size, step in zip(self.living, self.said.net.steps, strict=True):
+        for size, step in zip(self.live_bytes, self.verdict.graph.steps, strict=True):
             name = step.origin if step.origin in self.names else ""  # tiles are as crowded as the first of them
             above[name] = max(above.get(name, 0), size - goal)
-        return len(self.wrong), self.outside, sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
+        return (
+            len(self.incorrect_nodes),
+            self.missing_external_bytes,
+            sum(above.values()),
+            sum(size for size in areas if 2 * size > max(areas)),
+        )
 
-    def layers(self) -> Iterator[ir.Node]:
+    def iterate_candidates(self) -> Iterator[ir.Node]:
         """Yield whole layers to cut: what is wrong, what has a large work area, and the fullest ones."""
-        net, memory = self.said.net, self.said.memory
+        net, memory = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
         assert memory is not None
-        names = self.read.node_names
+        names = self.view.node_names
         by_name = {
-            names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph if is_tileable(node)
+            names.get(str(node.name), str(node.name)): node for node in self.view.graph.graph if is_tileable(node)
         }
-        full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
+        full = [
+            i
+            for i in sorted(range(len(net.steps)), key=lambda i: -self.live_bytes[i])
+            if self.live_bytes[i] > self.live_bytes_goal
+        ]
         areas = [
             n
-            for n in sorted(memory.areas, key=lambda n: -memory.areas[n])
-            if _WORK_AREA_DIVISOR * memory.areas[n] > self.goal
+            for n in sorted(memory.work_areas, key=lambda n: -memory.work_areas[n])
+            if _WORK_AREA_DIVISOR * memory.work_areas[n] > self.live_bytes_goal
         ]
-        for name in dict.fromkeys([*sorted(self.wrong), *areas, *(net.steps[i].origin for i in full)]):
-            if name in by_name and str(by_name[name].name) in self.whole:
+        for name in dict.fromkeys([*sorted(self.incorrect_nodes), *areas, *(net.steps[i].origin for i in full)]):
+            if name in by_name and str(by_name[name].name) in self.untiled:
                 yield by_name[name]
 
 
@@ -163,19 +176,19 @@ def search_iteratively(
     done = replace_slices_by_convs(copy)
     if whole is None and not done:
         return None
-    found = _search_from(read.other(copy, ignore_node_limits=True))
+    found = _search_from(read.for_graph(copy, ignore_node_limits=True))
     return None if found is None else (*found, done)
 
 
 def _search_from(read: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
     """Return a graph in tiles with which it is ready, and the cuts; None where none are found."""
     first = TilingState.first(read, _MEMORY_FRACTIONS[0], _SearchBudget(SEARCH_BUDGET_NODES))
-    if first is None or first.wrong - _get_window_names(read):
+    if first is None or first.incorrect_nodes - _get_window_names(read):
         return None  # no cut mends more than maps that a window does not take
     for part in _MEMORY_FRACTIONS:
         now, done = _tile_until_fit(replace(first, part=part))
-        if now.said.chip_ready:
-            return now.read, done
+        if now.verdict.is_chip_ready:
+            return now.view, done
         if not now.is_near:
             break
     return None
@@ -185,9 +198,9 @@ def _tile_until_fit(now: TilingState) -> tuple[TilingState, list[TileSchedule]]:
     """Return a graph without a cut in tiles, as far as they are found within its part of the shared memory."""
     done: list[TileSchedule] = []
     in_vain: set[str] = set()
-    while not now.said.chip_ready and len(done) < _MAX_ROUNDS:
-        layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
-        if layer is None or len(in_vain) == _MAX_FAILED_LAYERS or now.work.left < 0:
+    while not now.verdict.is_chip_ready and len(done) < _MAX_ROUNDS:
+        layer = next((layer for layer in now.iterate_candidates() if str(layer.name) not in in_vain), None)
+        if layer is None or len(in_vain) == _MAX_FAILED_LAYERS or now.budget.remaining_nodes < 0:
             break
         found = _find_schedule(now, layer)
         if found is None:
@@ -209,48 +222,52 @@ def _evaluate(read: PackerGraphView, work: _SearchBudget) -> DetailedVerdict | N
 
     None where the graph is not planned, and once enough was judged.
     """
-    if work.left < 0 or read.ready.net is None:
+    if work.remaining_nodes < 0 or read.prepared.net is None:
         return None
-    work.left -= len(read.ready.net.steps)
-    return move_back_to_shared(read.ready, read.target, read.base, prefetch=False)[1]
+    work.remaining_nodes -= len(read.prepared.net.steps)
+    return move_back_to_shared(read.prepared, read.target, read.base_options, prefetch=False)[1]
 
 
 def _find_schedule(now: TilingState, layer: ir.Node) -> tuple[TilingState, TileSchedule] | None:
     """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
-    before, best = now.crowd(now.goal), None
+    before, best = now.measure_overload(now.live_bytes_goal), None
     for cut in itertools.islice(_iterate_trials(now, layer), _TRIALS):
-        after = now.after(cut)
-        if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
+        after = now.evaluate_with(cut)
+        if (
+            after is None
+            or not after.incorrect_nodes <= now.incorrect_nodes
+            or after.measure_overload(now.live_bytes_goal) >= before
+        ):
             continue
-        if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
+        if best is None or after.measure_overload(now.live_bytes_goal) < best[0].measure_overload(now.live_bytes_goal):
             best = after, cut
         members = {str(node.name) for node in cut.run.nodes}
-        if cut.run.nodes[0].op_type == CONV2D.name and _is_within_goal(after, members, now.goal):
+        if cut.run.nodes[0].op_type == CONV2D.name and _is_within_goal(after, members, now.live_bytes_goal):
             break
     return best
 
 
 def _iterate_trials(now: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
     """Yield cuts around a layer: first those that begin with a convolution, since what one writes is large."""
-    nodes = list(now.read.graph.graph)
-    where, outside = nodes.index(layer), now.read.target.external_memory or 0
+    nodes = list(now.view.graph.graph)
+    where, outside = nodes.index(layer), now.view.target.external_memory or 0
     starts = range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1)
     for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
         for cut in itertools.islice(
-            iterate_schedules(now.read.graph, start, layer, now.goal, outside), _MAX_SCHEDULES_PER_START
+            iterate_schedules(now.view.graph, start, layer, now.live_bytes_goal, outside), _MAX_SCHEDULES_PER_START
         ):
-            if all(str(node.name) in now.whole for node in cut.run.nodes):
+            if all(str(node.name) in now.untiled for node in cut.run.nodes):
                 yield cut
 
 
 def _is_within_goal(after: TilingState, members: Collection[str], goal: int) -> bool:
     """Whether the first tiles of `members`, which keep their names, are right, and what lives there is not too much."""
-    assert after.said.net is not None
-    assert after.said.memory is not None
-    names, areas = {after.read.node_names.get(name, name) for name in members}, after.said.memory.areas
-    steps = zip(after.living, after.said.net.steps, strict=True)
+    assert after.verdict.graph is not None
+    assert after.verdict.memory_plan is not None
+    names, areas = {after.view.node_names.get(name, name) for name in members}, after.verdict.memory_plan.work_areas
+    steps = zip(after.live_bytes, after.verdict.graph.steps, strict=True)
     return (
-        names.isdisjoint(after.wrong)
+        names.isdisjoint(after.incorrect_nodes)
         and all(_WORK_AREA_DIVISOR * areas.get(name, 0) <= goal for name in names)
         and all(size <= goal for size, step in steps if step.origin in names)
     )

@@ -32,7 +32,7 @@ def split_oversized_convs(graph: ir.Model, run: Cascade, read: PackerGraphView) 
     waiting = list(run.nodes)[::-1]
     while waiting:
         layer = [waiting.pop()]
-        count = _get_part_count(layer[0], get_packer_profile(read.target), read.base)
+        count = _get_part_count(layer[0], get_packer_profile(read.target), read.base_options)
         if count > 1 and waiting and waiting[-1].op_type == "Relu" and waiting[-1].inputs[0] is layer[0].outputs[0]:
             layer.append(waiting.pop())
         nodes += layer if count == 1 else _split_conv(graph, layer, count)
@@ -47,8 +47,8 @@ def _get_part_count(node: ir.Node, limits: PackerProfile, options: PackerOptions
     if weight is None or len(weight) != 4:
         return 1
     outputs, channels, high, wide = (int(d or 1) for d in weight)
-    cut, align = limits.cut, limits.conv.share_outputs
-    limit = (min if cut.weights_lower else max)(cut.weights, options.thresholds[0])
+    cut, align = limits.layer_split, limits.conv.weight_slice_outputs
+    limit = (min if cut.threshold_lowers_limit else max)(cut.weight_bytes, options.thresholds[0])
     most = limit // (round_up(channels, 8) * high * wide) // align * align
     return min(-(-outputs // max(most, align)), outputs)
 

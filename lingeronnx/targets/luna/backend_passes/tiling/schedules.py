@@ -34,27 +34,27 @@ class TileSchedule:
     strips: tuple[Tile, ...] = ()
 
     @cached_property
-    def peak(self) -> int:
+    def peak_bytes(self) -> int:
         """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
-        held = self.tiles[0].wanted
+        held = self.tiles[0].held_rows
         layers = [{v for v in (*node.inputs, *node.outputs) if v is not None and v in held} for node in self.run.nodes]
         return max(sum(self._bytes(value, max) for value in layer) for layer in layers)
 
     @cached_property
-    def again(self) -> int:
+    def recomputed_elements(self) -> int:
         """The elements that are computed more than once."""
         results = [node.outputs[0] for node in self.run.nodes]
         return sum(self._bytes(value, sum) - sample_bytes(value) for value in results)
 
-    def text(self) -> AppliedRewrite:
+    def describe(self) -> AppliedRewrite:
         """Return what is done, for the report."""
         names = [str(node.name) for node in self.run.nodes]
         which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
-        tiles = f"{len(self.tiles)} tiles of {max(tile.rows(self.run.result) for tile in self.tiles)} rows"
+        tiles = f"{len(self.tiles)} tiles of {max(tile.count_rows(self.run.result) for tile in self.tiles)} rows"
         if self.strips:
-            columns = max(strip.rows(self.run.result) for strip in self.strips)
+            columns = max(strip.count_rows(self.run.result) for strip in self.strips)
             tiles = f"{len(self.strips)} strips of {columns} columns, each in {tiles}"
-        share = self.again / sum(sample_bytes(node.outputs[0]) for node in self.run.nodes)
+        share = self.recomputed_elements / sum(sample_bytes(node.outputs[0]) for node in self.run.nodes)
         again = f"{100 * share:.0f} % more {'places' if self.strips else 'rows'} are computed, where tiles overlap"
         cost = "exact" if share < 0.005 else f"exact; {again}"
         return AppliedRewrite(
@@ -63,10 +63,10 @@ class TileSchedule:
 
     def _bytes(self, value: ir.Value, of: Callable[[Iterable[int]], int]) -> int:
         """Return the bytes of a tensor that the tiles hold: of the largest (`max`) or of all (`sum`)."""
-        share = sample_bytes(value) // axis_length(value, 2) * of(tile.rows(value) for tile in self.tiles)
+        share = sample_bytes(value) // axis_length(value, 2) * of(tile.count_rows(value) for tile in self.tiles)
         if not self.strips:
             return share
-        return share // axis_length(value, 3) * of(strip.rows(value) for strip in self.strips)
+        return share // axis_length(value, 3) * of(strip.count_rows(value) for strip in self.strips)
 
 
 def apply_schedule(read: PackerGraphView, cut: TileSchedule) -> PackerGraphView:
@@ -80,7 +80,7 @@ def apply_schedule(read: PackerGraphView, cut: TileSchedule) -> PackerGraphView:
         strips = emit_tiles(copy, across, _make_tiles(across, len(cut.strips)) or ())
     for strip in strips if len(cut.tiles) > 1 else ():
         emit_tiles(copy, strip, _make_tiles(strip, len(cut.tiles)) or ())
-    return read.other(copy)
+    return read.for_graph(copy)
 
 
 def iterate_schedules(
@@ -98,23 +98,27 @@ def iterate_schedules(
     wide = []
     for run in [*small, *(run for run in reversed(runs) if run not in small)]:
         found = [
-            cut for count in _TILE_COUNTS if (cut := _make_row_schedule(run, count)) is not None and cut.peak <= limit
+            cut
+            for count in _TILE_COUNTS
+            if (cut := _make_row_schedule(run, count)) is not None and cut.peak_bytes <= limit
         ]
         yield from found
         if not found and 2 * sample_bytes(run.result) <= outside:
             wide += _make_strip_schedules(run, limit)
-    yield from sorted(wide, key=lambda cut: cut.again + 2 * sample_bytes(cut.run.result))
+    yield from sorted(wide, key=lambda cut: cut.recomputed_elements + 2 * sample_bytes(cut.run.result))
 
 
 def _make_strip_schedules(run: Cascade, limit: int) -> list[TileSchedule]:
     """Return the cuts of a run into rows and columns with which least is computed again, for parts of the limit."""
-    across = run.columns
+    across = run.along_columns
     if across is None:
         return []
     strips = [tiles for count in _STRIP_COUNTS if (tiles := _make_tiles(across, count)) is not None]
     rows = [tiles for count in (1, *_TILE_COUNTS) if (tiles := _make_tiles(run, count)) is not None]
-    every = sorted((TileSchedule(run, *both) for both in itertools.product(rows, strips)), key=lambda cut: cut.again)
-    best = (next((cut for cut in every if cut.peak <= part * limit), None) for part in _LIMIT_FRACTIONS)
+    every = sorted(
+        (TileSchedule(run, *both) for both in itertools.product(rows, strips)), key=lambda cut: cut.recomputed_elements
+    )
+    best = (next((cut for cut in every if cut.peak_bytes <= part * limit), None) for part in _LIMIT_FRACTIONS)
     return list(dict.fromkeys(cut for cut in best if cut is not None))
 
 

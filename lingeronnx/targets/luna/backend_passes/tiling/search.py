@@ -50,13 +50,13 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
             break
         work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
-        done.append(cut.text())
-        if now.verdict.chip_ready:
+        done.append(cut.describe())
+        if now.verdict.is_chip_ready:
             return work, done
     many = search_iteratively(view)
     if many is not None:
         work, cuts_made, before = many
-        return work, [*before, *(cut.text() for cut in cuts_made)]
+        return work, [*before, *(cut.describe() for cut in cuts_made)]
     return (work, done) if now is not None and _has_improved(now, whole) else (view, [])
 
 
@@ -70,7 +70,7 @@ def _select_layers_to_tile(
 
 def _has_unfittable_node(view: PackerGraphView) -> bool:
     """Whether a node that is never cut has no room, wherever its tensors lie."""
-    net, target, names = view.ready.net, view.target, view.node_names
+    net, target, names = view.prepared.net, view.target, view.node_names
     if net is None:
         return False
     kept = {
@@ -79,14 +79,16 @@ def _has_unfittable_node(view: PackerGraphView) -> bool:
         if node.op_type not in _TILEABLE_OPERATORS
     }
     needs = compute_min_shared_bytes(net, target)
-    return any(need > get_shared_memory_limit(target, view.base) and origin in kept for origin, need in needs.items())
+    return any(
+        need > get_shared_memory_limit(target, view.base_options) and origin in kept for origin, need in needs.items()
+    )
 
 
 def _has_improved(judgement: EvaluatedArguments, whole: Collection[str | None]) -> bool:
     """Whether the graph fits now, and nothing stands against what was made."""
     said = judgement.verdict
     new_findings = [f for f in said.findings if f.level != "plan" and f.node not in whole]
-    return said.chip_ready or (said.memory is not None and said.memory.fits and not new_findings)
+    return said.is_chip_ready or (said.memory_plan is not None and said.memory_plan.fits and not new_findings)
 
 
 def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
@@ -112,8 +114,12 @@ def _find_crowded_layers(
     where it refuses the graph for another reason.
     """
     names = view.node_names
-    said = evaluate_plan(view.ready, view.target, view.base)
-    if said.memory is None or said.memory.fits or (best is None and view.safest.verdict.chip_ready):
+    said = evaluate_plan(view.prepared, view.target, view.base_options)
+    if (
+        said.memory_plan is None
+        or said.memory_plan.fits
+        or (best is None and view.safest_arguments.verdict.is_chip_ready)
+    ):
         return []
     against = [] if best is None else [f.node for f in best.verdict.findings if f.level != "plan"]
     written_as = {
@@ -127,10 +133,12 @@ def _find_crowded_layers(
 
 def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
     """Return the nodes by the bytes of shared memory that are in use, most first."""
-    assert verdict.memory is not None
-    assert verdict.net is not None
-    steps = verdict.net.steps
-    living = {step.origin: size for step, size in zip(steps, verdict.memory.living(len(steps)), strict=True)}
+    assert verdict.memory_plan is not None
+    assert verdict.graph is not None
+    steps = verdict.graph.steps
+    living = {
+        step.origin: size for step, size in zip(steps, verdict.memory_plan.compute_live_bytes(len(steps)), strict=True)
+    }
     return sorted(living, key=lambda origin: -living[origin])
 
 
@@ -145,7 +153,7 @@ def _find_schedule(
     where = list(view.graph.graph).index(required_node)
     for start in range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1):
         found = _find_schedule_from(view, start, required_node, _MAX_FULL_EVALUATIONS if start == where else 1)
-        if found is not None and found[1].verdict.chip_ready:
+        if found is not None and found[1].verdict.is_chip_ready:
             return found
         first = first or found
     return first
@@ -167,9 +175,9 @@ def _find_schedule_from(
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
         if not _can_fit(other, {other.node_names.get(str(name), name) for name in left}):
             continue
-        judgement = other.safest
+        judgement = other.safest_arguments
         first = first or (other, judgement, cut)
-        if judgement.verdict.chip_ready:
+        if judgement.verdict.is_chip_ready:
             return other, judgement, cut
         passed += 1
         if passed == max_evaluations:
@@ -182,7 +190,7 @@ def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
 
     Only what is in `untiled`.
     """
-    net = view.ready.net
+    net = view.prepared.net
     if net is None:
         return False
     written = {view.node_names.get(str(n.name), n.name) for n in view.graph.graph if n.op_type == CONCAT.name}
@@ -190,9 +198,11 @@ def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
-        said = evaluate_plan(view.ready, view.target, replace(view.base, places=dict.fromkeys(moved, PSRAM)))
+        said = evaluate_plan(
+            view.prepared, view.target, replace(view.base_options, placements=dict.fromkeys(moved, PSRAM))
+        )
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
-        fits = said.memory is not None and (said.memory.fits or _rank_nodes_by_live_bytes(said)[0] in untiled)
+        fits = said.memory_plan is not None and (said.memory_plan.fits or _rank_nodes_by_live_bytes(said)[0] in untiled)
         if fits and against <= set(untiled):
             return True
     return False

@@ -71,7 +71,7 @@ def _are_adjacent_tiles(tiles: list[ir.Node], whole: ir.Node, axis: int) -> bool
     bounds = itertools.accumulate((axis_length(tile.outputs[0], axis) for tile in tiles), initial=0)
     for node, part in zip(tiles, itertools.pairwise(bounds), strict=True):
         tile, pads = run.tile(part), _get_pads(node)
-        if tile is None or (tile.reads[whole, 0], tile.pads[whole]) != (
+        if tile is None or (tile.read_rows[whole, 0], tile.pads[whole]) != (
             _get_read_range(node, axis)[1],
             (pads[axis - 2], pads[axis]),
         ):

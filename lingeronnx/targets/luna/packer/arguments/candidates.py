@@ -31,32 +31,32 @@ _LARGE_TENSOR_BYTES = (131072, 65536, 32768, 4096)
 class ArgumentCandidate:
     """Tensors that go to PSRAM, and the other arguments."""
 
-    psram: tuple[str, ...] = ()
+    psram_tensors: tuple[str, ...] = ()
     prefetch: bool = True
     shared: bool = False
     all_psram: bool = False
 
-    def options(self, base: PackerOptions) -> PackerOptions:
+    def to_options(self, base: PackerOptions) -> PackerOptions:
         """Return what the packer would make of it."""
         thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
         return replace(
             base,
-            places=dict.fromkeys(self.psram, PSRAM),
+            placements=dict.fromkeys(self.psram_tensors, PSRAM),
             prefetch=self.prefetch,
             thresholds=thresholds,
-            parameters=SHARE if self.shared else PSRAM,
+            constant_memory=SHARE if self.shared else PSRAM,
         )
 
-    def words(self, base: PackerOptions) -> tuple[str, ...]:
+    def to_argv(self, base: PackerOptions) -> tuple[str, ...]:
         """Return it as arguments. A dump needs a login terminal; without one the package is the same."""
         words = ["-p", str(base.platform), "-d", "False"]
-        if base.sizes:
-            words += ["-c", ",".join(f"{name}={size}" for name, size in base.sizes.items())]
+        if base.symbol_sizes:
+            words += ["-c", ",".join(f"{name}={size}" for name, size in base.symbol_sizes.items())]
         if not self.prefetch:
             words += ["--dma_prefetch", "False"]
         if self.all_psram:
             words += ["--threshold4", "1"]
-        places = [f"{name}:{PSRAM}" for name in self.psram] + ([f"params:{SHARE}"] if self.shared else [])
+        places = [f"{name}:{PSRAM}" for name in self.psram_tensors] + ([f"params:{SHARE}"] if self.shared else [])
         return (*words, "-m", ",".join(places)) if places else tuple(words)
 
 
@@ -107,14 +107,14 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
         yield [name for group in groups[:index] for name in group]
     for first in helpful:
         for size in _LARGE_TENSOR_BYTES:
-            every = {t.name for t in net.values()}
+            every = {t.name for t in net.iterate_tensors()}
             for kept in (
                 _find_split_and_join_tensors(net),
                 _find_split_and_join_tensors(net) | _find_concat_inputs(net),
                 every - _find_slice_outputs(net),
                 every,
             ):
-                yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
+                yield [*first, *(t.name for t in net.iterate_tensors() if t.size_bytes > size and t.name in kept)]
     yield [*outside, *_find_layer_norm_tensors(net), *_find_lstm_inputs(net)]
 
 
@@ -134,7 +134,7 @@ def include_reshape_aliases(net: PackerGraph, names: Sequence[str]) -> list[str]
 
 def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
     """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
-    if not get_packer_profile(target).rows_outside:
+    if not get_packer_profile(target).multirow_linear_needs_psram:
         return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
     return [t.name for t in outputs if t.elements > t.shape[-1]]
@@ -168,15 +168,17 @@ def _find_lstm_inputs(net: PackerGraph) -> list[str]:
 
 def find_reshape_source(net: PackerGraph, name: str) -> str:
     """Return what a tensor was reshaped from."""
-    while (maker := net.maker(name)) is not None and maker.op in RESHAPE_OPERATORS:
+    while (maker := net.find_producer(name)) is not None and maker.op in RESHAPE_OPERATORS:
         name = maker.inputs[0]
     return name
 
 
 def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
     """Return what LSTMInt gives for every step, where its readers want it outside."""
-    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if get_packer_profile(target).batch_first else []
-    return [name for name in outputs if net.readers(name)]
+    outputs = (
+        [s.outputs[0] for s in net.steps if s.op == LSTM.name] if get_packer_profile(target).lstm_batch_first else []
+    )
+    return [name for name in outputs if net.find_consumers(name)]
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:

@@ -43,9 +43,9 @@ RANK_REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
     """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
-    if verdict.chip_ready:
-        return RANK_ASSUMED if verdict.beliefs else RANK_OVERRUN if _get_overrun_warnings(verdict) else 0
-    return RANK_WRONG if verdict.packs else RANK_REFUSED
+    if verdict.is_chip_ready:
+        return RANK_ASSUMED if verdict.assumptions else RANK_OVERRUN if _get_overrun_warnings(verdict) else 0
+    return RANK_WRONG if verdict.is_packable else RANK_REFUSED
 
 
 def iterate_spills(prepared: PreparedGraph, target: Target, base: PackerOptions) -> Iterator[ArgumentCandidate]:
@@ -60,12 +60,12 @@ def iterate_spills(prepared: PreparedGraph, target: Target, base: PackerOptions)
         trials = iter(range(most))
         for prefetch in (True, False):
             candidate = ArgumentCandidate(prefetch=prefetch)
-            said = evaluate_plan(prepared, target, candidate.options(base))
+            said = evaluate_plan(prepared, target, candidate.to_options(base))
             while (better := _spill_one_tensor(prepared, target, base, candidate, said, thorough, trials)) is not None:
                 candidate, said = better
-            if candidate.psram:
+            if candidate.psram_tensors:
                 yield candidate
-            if said.chip_ready:
+            if said.is_chip_ready:
                 return
 
 
@@ -79,22 +79,24 @@ def _spill_one_tensor(
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
     """Return `candidate` with one more tensor moved: a smaller plan, and no more findings. None where it fits."""
-    if verdict.memory is None or verdict.memory.fits:
+    if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None
-    best, need = None, verdict.memory.need
+    best, need = None, verdict.memory_plan.required_bytes
     for name, _ in zip(_get_spill_candidates(verdict, thorough), trials, strict=False):
         moved, names = candidate, [name]
         for _ in range(1 + thorough):
             moved = replace(
                 moved,
-                psram=tuple(dict.fromkeys((*moved.psram, *include_reshape_aliases(_require_net(verdict), names)))),
+                psram_tensors=tuple(
+                    dict.fromkeys((*moved.psram_tensors, *include_reshape_aliases(_require_net(verdict), names)))
+                ),
             )
-            memory = plan_memory(_require_net(verdict), target, moved.options(base), need)
+            memory = plan_memory(_require_net(verdict), target, moved.to_options(base), need)
             if memory is None:  # it needs no less: known before all that a verdict asks
                 break
-            after = evaluate_plan(prepared, target, moved.options(base), memory)
+            after = evaluate_plan(prepared, target, moved.to_options(base), memory)
             if _count_findings(after) <= _count_findings(verdict):
-                best, need = (moved, after), memory.need
+                best, need = (moved, after), memory.required_bytes
                 break
             names = _get_outputs_of(
                 _require_net(verdict), get_blamed_nodes(after) - get_blamed_nodes(verdict)
@@ -120,26 +122,28 @@ def clear_overrun_regions(
     """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
     candidate = start
     for _ in range(_MAX_CLEARING_ROUNDS):
-        said = evaluate_plan(prepared, target, candidate.options(base))
-        if said.memory is None:
+        said = evaluate_plan(prepared, target, candidate.to_options(base))
+        if said.memory_plan is None:
             return
         behind = [
-            name for names in _find_overrun_tensors(said, target, candidate.options(base)).values() for name in names
+            name for names in _find_overrun_tensors(said, target, candidate.to_options(base)).values() for name in names
         ]
-        names = dict.fromkeys((*candidate.psram, *include_reshape_aliases(_require_net(said), behind)))
-        if len(names) == len(candidate.psram):
+        names = dict.fromkeys((*candidate.psram_tensors, *include_reshape_aliases(_require_net(said), behind)))
+        if len(names) == len(candidate.psram_tensors):
             return
-        candidate = replace(candidate, psram=tuple(names))
+        candidate = replace(candidate, psram_tensors=tuple(names))
         yield candidate
 
 
 def _find_overrun_tensors(verdict: DetailedVerdict, target: Target, options: PackerOptions) -> dict[str, list[str]]:
     """Return {node that writes past its work area: what lies there}, before it was reshaped."""
-    assert verdict.memory is not None
+    assert verdict.memory_plan is not None
     net = _require_net(verdict)
-    past = find_overruns(net, verdict.memory, get_packer_profile(target).areas, resolve_placements(net, options))
+    past = find_overruns(
+        net, verdict.memory_plan, get_packer_profile(target).work_area_table, resolve_placements(net, options)
+    )
     return {
-        f.step.origin: [n for n in (find_reshape_source(net, hit) for hit in f.hit) if is_valid_option_name(n)]
+        f.step.origin: [n for n in (find_reshape_source(net, hit) for hit in f.overwritten) if is_valid_option_name(n)]
         for f in past
     }
 
@@ -170,7 +174,7 @@ def iterate_improvements(
     def look(candidate: ArgumentCandidate) -> bool:
         """Judge a candidate that is new; tell whether it is the best."""
         nonlocal least
-        key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram))
+        key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram_tensors))
         if key in tried:
             return False
         tried.add(key)
@@ -191,10 +195,10 @@ def iterate_improvements(
         doubts = _get_objections(said)
         if not doubts:
             return
-        node, past = doubts[0].node, _find_overrun_tensors(said, target, candidate.options(base))
+        node, past = doubts[0].node, _find_overrun_tensors(said, target, candidate.to_options(base))
         others = _iterate_other_tensors(_require_net(said), node) if node in past else iter(())
         for names in itertools.chain(_iterate_tensor_moves(said, node, past.get(node, [])), others):
-            other = replace(candidate, psram=tuple(_toggle_names(candidate.psram, names)))
+            other = replace(candidate, psram_tensors=tuple(_toggle_names(candidate.psram_tensors, names)))
             if look(other):
                 yield other
 
@@ -207,7 +211,7 @@ def _score_candidate(
     None for one that does not fit.
     """
     assert prepared.net is not None
-    options = candidate.options(base)
+    options = candidate.to_options(base)
     memory = plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
     if memory is None:
         return None
@@ -218,7 +222,7 @@ def _score_candidate(
 
 def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
     """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
-    return [f for f in verdict.findings if f.level != "plan"] or [*verdict.beliefs, *_get_overrun_warnings(verdict)]
+    return [f for f in verdict.findings if f.level != "plan"] or [*verdict.assumptions, *_get_overrun_warnings(verdict)]
 
 
 def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
@@ -233,7 +237,7 @@ def _iterate_tensor_moves(verdict: DetailedVerdict, node: str, overwritten: Sequ
     """
     net = _require_net(verdict)
     steps = [step for step in net.steps if step.origin == node]
-    names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant]
+    names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant]
     own = dict.fromkeys(n for name in names for n in (find_reshape_source(net, name), name) if is_valid_option_name(n))
     ends = list(dict.fromkeys((*list(own)[:_SIDES], *overwritten[:_SIDES])))
     for count in range(1, _SIDES + 1):
@@ -264,8 +268,8 @@ _MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
 def _require_net(verdict: DetailedVerdict) -> PackerGraph:
-    assert verdict.net is not None
-    return verdict.net
+    assert verdict.graph is not None
+    return verdict.graph
 
 
 def _count_findings(verdict: DetailedVerdict) -> int:
@@ -279,25 +283,25 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
     thorough : then those at the node where most blocks are taken. What is made in place may have a block that it does
     not use, for as long as the tensor lives that it is made of.
     """
-    assert verdict.memory is not None
+    assert verdict.memory_plan is not None
     net = _require_net(verdict)
-    spots = {n: s for n, s in verdict.memory.spots.items() if s.place == SHARE}
+    spots = {n: s for n, s in verdict.memory_plan.allocations.items() if s.place == SHARE}
     fullest = _get_tensors_at_peak(net, spots)
     if thorough:
         lives: dict[str, tuple[int, int]] = {}
         roots = {name: find_reshape_source(net, name) for name in spots}
         for name, origin in roots.items():
-            first, last = lives.get(origin, (spots[name].first, spots[name].last))
-            lives[origin] = min(first, spots[name].first), max(last, spots[name].last)
-        blocks = {n: s._replace(first=lives[roots[n]][0], last=lives[roots[n]][1]) for n, s in spots.items()}
+            first, last = lives.get(origin, (spots[name].first, spots[name].last_step))
+            lives[origin] = min(first, spots[name].first), max(last, spots[name].last_step)
+        blocks = {n: s._replace(first=lives[roots[n]][0], last_step=lives[roots[n]][1]) for n, s in spots.items()}
         fullest |= _get_tensors_at_peak(net, blocks)
     return [name for name in fullest if is_valid_option_name(name)]
 
 
 def _get_tensors_at_peak(net: PackerGraph, spots: Mapping[str, Allocation]) -> dict[str, None]:
     """Return the tensors at the node where most bytes of `spots` are in use."""
-    living = sum_live_bytes(len(net.steps), [(s.size, s.first, s.last) for s in spots.values()])
+    living = sum_live_bytes(len(net.steps), [(s.size, s.first, s.last_step) for s in spots.values()])
     index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
-    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last]
+    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last_step]
     return dict.fromkeys(sorted(alive, key=lambda name: (name in used, -spots[name].size)))

@@ -33,7 +33,7 @@ def place_large_tensors_in_psram(
     best = known
     for prefetch in (True, False):
         found = move_back_to_shared(ready, target, base, prefetch)
-        if found[1].chip_ready:
+        if found[1].is_chip_ready:
             return found
         best = min(best, found, key=lambda tried: len(get_blamed_nodes(tried[1])))
     return best
@@ -45,17 +45,21 @@ def move_back_to_shared(
     """Return the candidate with or without prefetching, and the verdict; for a graph that is planned."""
     net = prepared.net
     assert net is not None
-    large = [t.name for t in net.values() if _SMALL_TENSOR_DIVISOR * t.bytes > get_shared_memory_limit(target, base)]
+    large = [
+        t.name
+        for t in net.iterate_tensors()
+        if _SMALL_TENSOR_DIVISOR * t.size_bytes > get_shared_memory_limit(target, base)
+    ]
 
     def judged(inside: set[str]) -> EvaluatedCandidate:
         names = include_reshape_aliases(net, [name for name in large if name not in inside])
         candidate = ArgumentCandidate(tuple(n for n in names if is_valid_option_name(n)), prefetch=prefetch)
-        return candidate, evaluate_plan(prepared, target, candidate.options(base))
+        return candidate, evaluate_plan(prepared, target, candidate.to_options(base))
 
     inside: set[str] = set()
     candidate, said = judged(inside)
     for _ in range(_MAX_ROUNDS):
-        back = _find_tensors_to_return(said, set(candidate.psram))
+        back = _find_tensors_to_return(said, set(candidate.psram_tensors))
         if not back:
             break
         inside |= back
@@ -68,8 +72,8 @@ def _find_tensors_to_return(verdict: DetailedVerdict, psram: set[str]) -> set[st
 
     What such a node writes, with what that is reshaped from; where nothing of it is in PSRAM, what the node reads.
     """
-    assert verdict.net is not None
-    net, minding, back = verdict.net, get_blamed_nodes(verdict), set[str]()
+    assert verdict.graph is not None
+    net, minding, back = verdict.graph, get_blamed_nodes(verdict), set[str]()
     for step in net.steps:
         if step.origin in minding:
             for names in (step.outputs, step.inputs):

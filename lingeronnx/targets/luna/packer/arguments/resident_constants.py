@@ -28,12 +28,12 @@ _REGION_ALIGNMENT = 64  # bytes that each region is rounded up to
 class PartMemoryDemand:
     """What a part needs of shared memory in turn with others, in bytes, and with a region of its own.
 
-    saved : cycles that its own region saves; nothing where it cannot have one.
+    saved_cycles : cycles that its own region saves; nothing where it cannot have one.
     """
 
-    common: int
-    own: int = 0
-    saved: float = 0.0
+    common_bytes: int
+    resident_bytes: int = 0
+    saved_cycles: float = 0.0
 
 
 def select_resident_parts(regions: Sequence[PartMemoryDemand], room: int) -> list[int]:
@@ -42,12 +42,12 @@ def select_resident_parts(regions: Sequence[PartMemoryDemand], room: int) -> lis
     Taken one after the other, those first that save most for each byte.
     """
     found: list[int] = []
-    left = sorted(range(len(regions)), key=lambda i: -regions[i].saved / max(regions[i].own, 1))
+    left = sorted(range(len(regions)), key=lambda i: -regions[i].saved_cycles / max(regions[i].resident_bytes, 1))
     while True:  # what is taken may leave more room: it no longer needs the common region
         fits = (
             i
             for i in left
-            if i not in found and regions[i].saved > 0 and _compute_required_bytes(regions, [*found, i]) <= room
+            if i not in found and regions[i].saved_cycles > 0 and _compute_required_bytes(regions, [*found, i]) <= room
         )
         index = next(fits, None)
         if index is None:
@@ -58,8 +58,8 @@ def select_resident_parts(regions: Sequence[PartMemoryDemand], room: int) -> lis
 def _compute_required_bytes(regions: Sequence[PartMemoryDemand], chosen: Iterable[int]) -> int:
     """Return the bytes of the common region and of those of the chosen parts."""
     own = set(chosen)
-    common = max((_round_up(region.common) for i, region in enumerate(regions) if i not in own), default=0)
-    return common + sum(_round_up(regions[i].own) for i in own)
+    common = max((_round_up(region.common_bytes) for i, region in enumerate(regions) if i not in own), default=0)
+    return common + sum(_round_up(regions[i].resident_bytes) for i in own)
 
 
 def _round_up(size: int) -> int:
@@ -75,38 +75,38 @@ def assign_resident_constants(graphs: Sequence[ir.Model], target: Target) -> lis
     """
     if target.shared_memory is None or get_kernel_costs(target) is None:
         return []
-    tried = [_PartTrial.of(graph, target) for graph in graphs]
-    regions = [one.region for one in tried]
+    tried = [_PartTrial.evaluate(graph, target) for graph in graphs]
+    regions = [one.demand for one in tried]
     known = [region for region in regions if region is not None]
     own = select_resident_parts(known, target.shared_memory) if len(known) == len(regions) else []
     for index in own:
         graphs[index].metadata_props[PARTS_KEY] = PARTS_RESIDENT
-    choices = [one.after if i in own else one.before for i, one in enumerate(tried)]
-    return [choice if one.named else None for choice, one in zip(choices, tried, strict=True)]
+    choices = [one.resident_arguments if i in own else one.external_arguments for i, one in enumerate(tried)]
+    return [choice if one.has_safe_names else None for choice, one in zip(choices, tried, strict=True)]
 
 
 @dataclass(frozen=True)
 class _PartTrial:
     """A part with its constants outside, and where that may be worth it with them in shared memory.
 
-    region : what it needs; None where nobody knows. named : whether its names can stand in a file as they are.
+    demand : what it needs; None where nobody knows. named : whether its names can stand in a file as they are.
     """
 
-    region: PartMemoryDemand | None
-    before: EvaluatedArguments
-    after: EvaluatedArguments | None
-    named: bool
+    demand: PartMemoryDemand | None
+    external_arguments: EvaluatedArguments
+    resident_arguments: EvaluatedArguments | None
+    has_safe_names: bool
 
     @classmethod
-    def of(cls, graph: ir.Model, target: Target) -> _PartTrial:
+    def evaluate(cls, graph: ir.Model, target: Target) -> _PartTrial:
         """Choose a part's arguments, with its constants outside and beside it with them inside."""
         names = build_safe_names(graph)
         part, objective = apply_file_names(ir.clone(graph), names), get_objective(graph)
         named = not (names.tensors or names.nodes)
         before = select_fastest_arguments(part, target)
-        if not before.verdict.chip_ready:  # it is not packed
+        if not before.verdict.is_chip_ready:  # it is not packed
             return cls(PartMemoryDemand(0), before, None, named)
-        need, time = _get_shared_bytes(before), before.verdict.weighed
+        need, time = _get_shared_bytes(before), before.verdict.comparison_latency
         if need is None or time is None:
             return cls(None, before, None, named)
         worth = get_min_residency_gain(objective) * get_comparison_cycles(time, target)
@@ -114,8 +114,8 @@ class _PartTrial:
             return cls(PartMemoryDemand(need), before, None, named)
         part.metadata_props[PARTS_KEY] = PARTS_RESIDENT
         after = select_fastest_arguments(part, target)
-        own, faster = _get_shared_bytes(after), after.verdict.weighed
-        if not has_resident_constants(after.words) or own is None or faster is None:
+        own, faster = _get_shared_bytes(after), after.verdict.comparison_latency
+        if not has_resident_constants(after.argv) or own is None or faster is None:
             return cls(PartMemoryDemand(need), before, None, named)
         return cls(
             PartMemoryDemand(need, own, get_comparison_cycles(time, target) - get_comparison_cycles(faster, target)),

@@ -72,7 +72,7 @@ _CACHE: ResultCache[EvaluatedArguments] = ResultCache()
 
 def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
     """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
-    return list(select_fastest_arguments(graph, target).words)
+    return list(select_fastest_arguments(graph, target).argv)
 
 
 def select_fastest_arguments(
@@ -86,7 +86,7 @@ def select_fastest_arguments(
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     objective, keeps = get_objective(proto), can_keep_constants_resident(proto)
     body = proto.graph.SerializeToString(deterministic=True) + str((objective, keeps, proto.opset_import)).encode()
-    return _CACHE.ask(body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared))
+    return _CACHE.get_or_compute(body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared))
 
 
 def _select_fastest(
@@ -95,13 +95,13 @@ def _select_fastest(
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
     first = _find_first_correct(prepared, target, base)
-    if not first[1].chip_ready:
+    if not first[1].is_chip_ready:
         first = place_large_tensors_in_psram(prepared, target, base, first)
     if get_kernel_costs(target) is None and objective != TIME:
-        return EvaluatedArguments(first[0].words(base), first[1])
+        return EvaluatedArguments(first[0].to_argv(base), first[1])
     worth = None if not can_keep_resident else get_min_residency_gain(objective)
     candidate, said = find_faster_arguments(prepared, target, base, first, worth)
-    return EvaluatedArguments(candidate.words(base), said, first[1])
+    return EvaluatedArguments(candidate.to_argv(base), said, first[1])
 
 
 def select_safest_arguments(graph: ir.Model | onnx.ModelProto, target: Target) -> EvaluatedArguments:
@@ -114,13 +114,13 @@ def select_safest_arguments(graph: ir.Model | onnx.ModelProto, target: Target) -
 def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
     """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
     sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    return PackerOptions(platform=get_packer_profile(target).name, sizes=sizes)
+    return PackerOptions(platform=get_packer_profile(target).name, symbol_sizes=sizes)
 
 
 def select_safest_for(prepared: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedArguments:
     """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
     candidate, said = _find_first_correct(prepared, target, base)
-    return EvaluatedArguments(candidate.words(base), said)
+    return EvaluatedArguments(candidate.to_argv(base), said)
 
 
 def get_min_residency_gain(objective: str) -> float:
@@ -145,7 +145,7 @@ def _find_first_correct(prepared: PreparedGraph, target: Target, base: PackerOpt
     def judged(
         number: int, candidate: ArgumentCandidate, memory: MemoryPlan | None = None
     ) -> tuple[tuple[int, int, int], EvaluatedCandidate]:
-        said = evaluate_plan(prepared, target, candidate.options(base), memory)
+        said = evaluate_plan(prepared, target, candidate.to_options(base), memory)
         return (rank_verdict(said), len(said.findings), number), (candidate, said)
 
     def more() -> Iterator[ArgumentCandidate]:
@@ -159,7 +159,7 @@ def _find_first_correct(prepared: PreparedGraph, target: Target, base: PackerOpt
         memory = None
         if prepared.net is not None:
             memory = plan_memory(
-                prepared.net, target, candidate.options(base), get_shared_memory_limit(target, base) + 1
+                prepared.net, target, candidate.to_options(base), get_shared_memory_limit(target, base) + 1
             )
             if memory is None:
                 late.append((number, candidate))

@@ -48,14 +48,14 @@ def find_faster_arguments(
 
     min_residency_gain : the share of the time that constants in shared memory must save; None: they stay outside.
     """
-    if not current[1].chip_ready or current[1].weighed is None:
+    if not current[1].is_chip_ready or current[1].comparison_latency is None:
         return current
     for _ in range(_MAX_MOVES):
         better = _find_better(prepared, target, base, current, _iterate_neighbors(current), 1.0)
         if better is None:
             break
         current = better
-    net = current[1].net
+    net = current[1].graph
     if min_residency_gain is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
         return current  # a LayerNormInt may write behind its plan, where the constants would lie
     if current[0].prefetch and estimate_max_saving(current[1], target) <= min_residency_gain * _get_verdict_cycles(
@@ -69,7 +69,7 @@ def find_faster_arguments(
             target,
             base,
             current,
-            iter(dict.fromkeys([kept, replace(kept, psram=())])),
+            iter(dict.fromkeys([kept, replace(kept, psram_tensors=())])),
             1.0 - min_residency_gain,
         )
         or current
@@ -81,7 +81,7 @@ def estimate_max_saving(verdict: DetailedVerdict, target: Target) -> float:
 
     Kernels take as long as before: only waits, copies of data, and what has no bound can go.
     """
-    time = verdict.weighed
+    time = verdict.comparison_latency
     return 0.0 if time is None else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
 
 
@@ -96,7 +96,7 @@ def _find_better(
     """Return the fastest of `trials` that is as safe as `current` and takes less than that share of its time."""
     best, least = None, max_time_share * _get_verdict_cycles(current[1], target)
     for candidate in trials:
-        options = candidate.options(base)
+        options = candidate.to_options(base)
         memory = (
             plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
             if prepared.net is not None
@@ -106,7 +106,7 @@ def _find_better(
             continue
         said = evaluate_plan(prepared, target, options, memory)
         if (
-            said.chip_ready
+            said.is_chip_ready
             and rank_verdict(said) <= rank_verdict(current[1])
             and _get_verdict_cycles(said, target) < least
         ):
@@ -115,23 +115,23 @@ def _find_better(
 
 
 def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
-    time = verdict.weighed
+    time = verdict.comparison_latency
     return float("inf") if time is None else get_comparison_cycles(time, target)
 
 
 def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
     """Yield candidates with one tensor less in external memory; without prefetching also those with, and one more."""
     candidate, said = current
-    if said.net is None or candidate.all_psram:
+    if said.graph is None or candidate.all_psram:
         return
-    sizes = {t.name: t.bytes for t in said.net.values()}
-    for name in sorted(candidate.psram, key=lambda name: -sizes.get(name, 0))[:_MAX_TENSORS_PER_MOVE]:
-        gone = {name, *include_reshape_aliases(said.net, [name])}
-        yield replace(candidate, psram=tuple(n for n in candidate.psram if n not in gone))
+    sizes = {t.name: t.size_bytes for t in said.graph.iterate_tensors()}
+    for name in sorted(candidate.psram_tensors, key=lambda name: -sizes.get(name, 0))[:_MAX_TENSORS_PER_MOVE]:
+        gone = {name, *include_reshape_aliases(said.graph, [name])}
+        yield replace(candidate, psram_tensors=tuple(n for n in candidate.psram_tensors if n not in gone))
     if candidate.prefetch:
         return
     hidden = replace(candidate, prefetch=True)
     yield hidden
-    others = [name for name in sizes if name not in candidate.psram and is_valid_option_name(name)]
+    others = [name for name in sizes if name not in candidate.psram_tensors and is_valid_option_name(name)]
     for name in sorted(others, key=lambda name: -sizes[name])[:_MAX_TENSORS_PER_MOVE]:
-        yield replace(hidden, psram=(*candidate.psram, *include_reshape_aliases(said.net, [name])))
+        yield replace(hidden, psram_tensors=(*candidate.psram_tensors, *include_reshape_aliases(said.graph, [name])))

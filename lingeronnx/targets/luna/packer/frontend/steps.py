@@ -127,7 +127,7 @@ def _make_input_tensor(
     kind = value.type.tensor_type
     shape = []
     for dim in kind.shape.dim:
-        size = dim.dim_value if dim.HasField("dim_value") else options.sizes.get(dim.dim_param, 0)
+        size = dim.dim_value if dim.HasField("dim_value") else options.symbol_sizes.get(dim.dim_param, 0)
         if size < 1:
             problems.append(
                 VerdictFinding(
@@ -162,7 +162,7 @@ def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[Packer
             and step.outputs[0] not in outputs
         ):
             gone.add(after[0].outputs[0])
-            step = step.but(outputs=after[0].outputs)
+            step = step.with_changes(outputs=after[0].outputs)
         fused.append(step)
     return fused
 
@@ -191,19 +191,19 @@ def _fold_quant_nodes(
                 for n in dict.fromkeys(source)
                 if n in folded and source.count(n) > 1
             ]
-            kept.append(step.but(inputs=source))
+            kept.append(step.with_changes(inputs=source))
             continue
         root = source[0]
         while root in makers and makers[root].op in _TRANSPARENT_FLOAT_OPERATORS:
             root = alias.get(makers[root].inputs[0], makers[root].inputs[0])
         if step.op == QUANT.name and root in makers or step.op == DEQUANT.name and step.outputs[0] in read_names:
-            kept.append(step.but(inputs=source))  # between the integers they stay, as nodes in float
+            kept.append(step.with_changes(inputs=source))  # between the integers they stay, as nodes in float
             continue
         alias[step.outputs[0]] = source[0]
         if step.op == QUANT.name:
             folded.add(source[0])
             scale = step.get("scale_x")
-            if root in tensors and not tensors[root].constant and scale is not None:
+            if root in tensors and not tensors[root].is_constant and scale is not None:
                 old = tensors[root]
                 if old.scale is not None and old.scale != scale:
                     problems.append(

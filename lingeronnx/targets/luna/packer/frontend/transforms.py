@@ -23,7 +23,7 @@ def apply_packer_transforms(net: PackerGraph, target: Target, options: PackerOpt
     for change in (_remove_noop_slices, _simplify_reshapes, _split_groups):
         change(result)
         result.steps = sort_topologically(result.steps, result.outputs)
-    if get_packer_profile(target).conv.pre_pad:
+    if get_packer_profile(target).conv.hoists_padding:
         _hoist_padding(result)
     _split_large_layers(result, target, options)
     return result
@@ -35,7 +35,7 @@ def _bypass(net: PackerGraph, step: PackerStep) -> bool:
     if name in net.outputs:
         return False
     net.steps.remove(step)
-    net.steps = [s.but(inputs=tuple(source if n == name else n for n in s.inputs)) for s in net.steps]
+    net.steps = [s.with_changes(inputs=tuple(source if n == name else n for n in s.inputs)) for s in net.steps]
     return True
 
 
@@ -53,11 +53,11 @@ def _simplify_reshapes(net: PackerGraph) -> None:
             shape = net.tensors[step.inputs[0]].shape
             moved = [axis for axis in step.get("perm") if shape[axis] != 1]
             if moved == sorted(moved):
-                net.steps[index] = step.but(
+                net.steps[index] = step.with_changes(
                     op="Reshape", attributes={"shape": list(net.tensors[step.outputs[0]].shape)}
                 )
     for step in [s for s in net.steps if s.op == "Reshape"]:
-        readers = net.readers(step.outputs[0])
+        readers = net.find_consumers(step.outputs[0])
         if len(readers) == 1 and readers[0].op == "Reshape":
             _bypass(net, next(s for s in net.steps if s.outputs == step.outputs))
 
@@ -86,11 +86,11 @@ def _split_groups(net: PackerGraph) -> None:
             names = [slices[i], _slice_constant(net, step.inputs[1], i * outputs, outputs, f"{part}#w")]
             names += [_slice_constant(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]]
             new.append(
-                step.but(
+                step.with_changes(
                     name=f"{step.name}#{i}",
                     inputs=tuple(names),
                     outputs=(part,),
-                    made="group",
+                    created_as="group",
                     attributes={**step.attributes, "group": 1},
                 )
             )
@@ -151,7 +151,9 @@ def _insert_pad(net: PackerGraph, step: PackerStep, hoisted_pads: list[int], rem
             attributes = (
                 {**other.attributes, "pads": remaining_pads} if "pads" in other.attributes else other.attributes
             )
-            other = other.but(inputs=tuple(label if n == source else n for n in other.inputs), attributes=attributes)
+            other = other.with_changes(
+                inputs=tuple(label if n == source else n for n in other.inputs), attributes=attributes
+            )
         changed.append(other)
     net.steps = changed
     net.steps.insert(next(i for i, s in enumerate(changed) if label in s.inputs), pad)
@@ -178,7 +180,9 @@ def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions
                 step.inputs[0],
                 *(_slice_constant(net, n, start, size, f"{label}#{k}") for k, n in enumerate(step.inputs[1:])),
             ]
-            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), made="part"))
+            new.append(
+                step.with_changes(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), created_as="part")
+            )
             start += size
         cat = PackerStep(
             CONCAT.name,
@@ -200,16 +204,20 @@ def _split_evenly(total: int, size: int) -> list[int]:
 
 def _get_conv_split(net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions) -> list[int] | None:
     """Return the outputs of the parts of a convolution; None where it stays whole."""
-    cut, most = get_packer_profile(target).cut, get_packer_profile(target).conv.share_outputs
+    cut, most = get_packer_profile(target).layer_split, get_packer_profile(target).conv.weight_slice_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
     _, _, height, width = net.tensors[step.inputs[0]].shape
     result = net.tensors[step.outputs[0]].shape
     one = round_up(channels, 8) * kh * kw
-    weights = min(cut.weights, options.thresholds[0]) if cut.weights_lower else max(cut.weights, options.thresholds[0])
+    weights = (
+        min(cut.weight_bytes, options.thresholds[0])
+        if cut.threshold_lowers_limit
+        else max(cut.weight_bytes, options.thresholds[0])
+    )
     room = max(cut.outputs, options.thresholds[1])
     strides = step.get("strides") or [1, 1]
-    whole = round_up(channels, 8) * round_up(width, cut.slab_width * strides[1]) * height
-    rows = 1 if whole > cut.slab else result[2]
+    whole = round_up(channels, 8) * round_up(width, cut.width_align * strides[1]) * height
+    rows = 1 if whole > cut.row_mode_bytes else result[2]
     out = result[1] * rows * result[3]
     if round_up(outputs, most) * one <= weights and out <= room:
         return None
@@ -225,16 +233,16 @@ def _get_conv_split(net: PackerGraph, step: PackerStep, target: Target, options:
 
 def _get_linear_split(net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
-    cut = get_packer_profile(target).cut
+    cut = get_packer_profile(target).layer_split
     shape = net.tensors[step.inputs[1]].shape
     if len(shape) != 2:
         return None  # no weight of such a layer; its limits say so
     outputs, inputs = shape
-    limit = max(cut.linear, options.thresholds[2])
+    limit = max(cut.linear_weight_bytes, options.thresholds[2])
     deep = round_up(inputs, 8)
-    if deep * round_up(outputs, cut.linear_align) <= limit:
+    if deep * round_up(outputs, cut.linear_output_align) <= limit:
         return None
     count = 2
-    while deep * round_up(math.ceil(outputs / count), cut.linear_align) > limit:
+    while deep * round_up(math.ceil(outputs / count), cut.linear_output_align) > limit:
         count += 1
-    return _split_evenly(outputs, round_up(math.ceil(outputs / count), cut.linear_align))
+    return _split_evenly(outputs, round_up(math.ceil(outputs / count), cut.linear_output_align))

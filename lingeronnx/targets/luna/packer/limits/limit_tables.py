@@ -154,10 +154,10 @@ FIXED_BY_REWRITE: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
 #: Limits that a chip may do without although their text can be filled in.
 _LIFTED_BY: Mapping[LimitCheck, Callable[[PackerProfile], bool]] = MappingProxyType(
     {
-        conv.depthwise_multiplier: lambda kind: kind.conv.depthwise_multiplier,
-        conv.group_count_1d: lambda kind: kind.conv.groups_1d,
-        conv.grouped_hoisted_padding: lambda kind: not kind.conv.pre_pad,
-        pool.pool_line_buffer_unchecked: lambda kind: kind.pool.free_right,
+        conv.depthwise_multiplier: lambda kind: kind.conv.supports_depthwise_multiplier,
+        conv.group_count_1d: lambda kind: kind.conv.supports_groups_1d,
+        conv.grouped_hoisted_padding: lambda kind: not kind.conv.hoists_padding,
+        pool.pool_line_buffer_unchecked: lambda kind: kind.pool.is_unchecked_correct,
     }
 )
 

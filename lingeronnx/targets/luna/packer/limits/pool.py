@@ -46,13 +46,13 @@ def pool_pads(node: ir.Node, target: Target) -> object:
     """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
-    w = PackerWindow.of(node)
+    w = PackerWindow.from_node(node)
     if w is None:
         return None
     most: float = math.inf
     if node.op_type == "MaxPool":
         limit = (
-            get_packer_profile(target).pool.max_pad_named
+            get_packer_profile(target).pool.max_pad_with_platform
             if _has_platform_attribute(node)
             else get_packer_profile(target).pool.max_pad
         )
@@ -65,11 +65,11 @@ def max_pool_side(node: ir.Node, target: Target) -> object:
     """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
-    w = PackerWindow.of(node)
+    w = PackerWindow.from_node(node)
     if w is None:
         return None
     most = (
-        get_packer_profile(target).pool.max_kernel_named
+        get_packer_profile(target).pool.max_kernel_with_platform
         if _has_platform_attribute(node)
         else get_packer_profile(target).pool.max_kernel
     )
@@ -82,89 +82,95 @@ def _has_platform_attribute(node: ir.Node) -> bool:
 
 
 def pool_line_buffer(node: ir.Node, target: Target) -> object:
-    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
-    {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
+    """the input rows under a pool's window fit {own.packing.pool.line_buffer_bytes} bytes along one axis, unless a side
+    is above
+    {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a smaller window.
     """
-    w = PackerWindow.of(node)
-    if w is None or max(w.kernel) > get_packer_profile(target).pool.free_side:
+    w = PackerWindow.from_node(node)
+    if w is None or max(w.kernel) > get_packer_profile(target).pool.unchecked_side:
         return None
     return _pool_line_buffer(w, target)
 
 
 def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> object:
-    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
+    """the input rows under a pool's window fit {own.packing.pool.line_buffer_bytes} bytes along one axis | use fewer
+    channels, a
     narrower map or a smaller window.
     """
-    w = PackerWindow.of(node)
-    if w is None or get_packer_profile(target).pool.free_right:
+    w = PackerWindow.from_node(node)
+    if w is None or get_packer_profile(target).pool.is_unchecked_correct:
         return None
     return _pool_line_buffer(w, target)
 
 
 def _pool_line_buffer(w: PackerWindow, target: Target) -> str | None:
     align = get_packer_profile(target).pool.channel_align
-    need = min(w.line_buffer(align), w.line_buffer(align, swapped=True))
-    return f"{need} bytes" if need > get_packer_profile(target).pool.slab else None
+    need = min(w.get_line_buffer_bytes(align), w.get_line_buffer_bytes(align, swapped=True))
+    return f"{need} bytes" if need > get_packer_profile(target).pool.line_buffer_bytes else None
 
 
 @unmeasured("a stride above 1 harms where a pool's axes are swapped, as it does under a convolution")
 def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
-    """where the stride is above 1, the input rows under a pool's window fit {own.packing.pool.slab} bytes without
-    swapping axes, unless a side is above {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller
-    window.
+    """where the stride is above 1, the input rows under a pool's window fit {own.packing.pool.line_buffer_bytes} bytes
+    without
+    swapping axes, unless a side is above {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a
+    smaller window.
     """
-    w, kind = PackerWindow.of(node), get_packer_profile(target).pool
-    if w is None or max(w.strides) == 1 or max(w.kernel) > kind.free_side:
+    w, kind = PackerWindow.from_node(node), get_packer_profile(target).pool
+    if w is None or max(w.strides) == 1 or max(w.kernel) > kind.unchecked_side:
         return None
-    need = w.line_buffer(kind.channel_align)
-    return f"{need} bytes" if need > kind.slab else None
+    need = w.get_line_buffer_bytes(kind.channel_align)
+    return f"{need} bytes" if need > kind.line_buffer_bytes else None
 
 
 def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
-    """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
+    """the input rows under a max pool's window, with channels rounded up to 8, fit
+    {own.packing.pool.max_pool_line_buffer_bytes}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = PackerWindow.of(node), get_packer_profile(target).pool.inner_slab_max
+    w, most = PackerWindow.from_node(node), get_packer_profile(target).pool.max_pool_line_buffer_bytes
     if w is None or most is None:
         return None
-    return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
+    return f"{w.get_line_buffer_bytes(8)} bytes" if w.get_line_buffer_bytes(8) > most else None
 
 
 def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
-    {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
+    {own.packing.pool.average_pool_line_buffer_bytes} bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = PackerWindow.of(node), get_packer_profile(target).pool.inner_slab_average
+    w, most = PackerWindow.from_node(node), get_packer_profile(target).pool.average_pool_line_buffer_bytes
     if w is None or most is None:
         return None
-    return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
+    return f"{w.get_line_buffer_bytes(8)} bytes" if w.get_line_buffer_bytes(8) > most else None
 
 
 def average_pool_input_bytes(node: ir.Node, target: Target) -> object:
-    """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
+    """averages are taken of maps of at most {own.packing.pool.max_average_input_bytes} bytes, channels and width
+    rounded up to
     8 | cut the map into tiles of rows.
     """
-    w, most = PackerWindow.of(node), get_packer_profile(target).pool.max_map_average
+    w, most = PackerWindow.from_node(node), get_packer_profile(target).pool.max_average_input_bytes
     if w is None or most is None:
         return None
-    return f"{w.map()} bytes" if w.map() > most else None
+    return f"{w.get_map_bytes()} bytes" if w.get_map_bytes() > most else None
 
 
 def odd_kernel_input_bytes(node: ir.Node, target: Target) -> object:
-    """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
+    """windows with an odd side pool maps of at most {own.packing.pool.max_odd_kernel_input_bytes} bytes, channels and
+    width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
-    w, most = PackerWindow.of(node), get_packer_profile(target).pool.max_map_odd
+    w, most = PackerWindow.from_node(node), get_packer_profile(target).pool.max_odd_kernel_input_bytes
     if w is None or most is None or not any(k % 2 for k in w.kernel):
         return None
-    return f"{w.map()} bytes" if w.map() > most else None
+    return f"{w.get_map_bytes()} bytes" if w.get_map_bytes() > most else None
 
 
 def pool_ceil_mode(node: ir.Node, target: Target) -> object:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
     if not ir.get_attr(node, "ceil_mode", 0):
         return None
-    w = PackerWindow.of(node)
+    w = PackerWindow.from_node(node)
     if w is None:
         return "ceil_mode 1"
     rest = [(n + w.pads[i] + w.pads[i + 2] - w.kernel[i]) % w.strides[i] for i, n in enumerate((w.height, w.width))]
@@ -173,7 +179,7 @@ def pool_ceil_mode(node: ir.Node, target: Target) -> object:
 
 def average_area(node: ir.Node, target: Target) -> object:
     """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
-    w = PackerWindow.of(node)
+    w = PackerWindow.from_node(node)
     if w is None:
         return None
     return f"{w.area} elements" if w.area > get_packer_profile(target).pool.max_average_area else None
@@ -183,8 +189,8 @@ def global_average_area(node: ir.Node, target: Target) -> object:
     """an average over the whole map is over a power of two of elements, or over at most
     {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
-    w, each = PackerWindow.of(node), get_packer_profile(target).pool.area_per_channel
-    if w is None or each is None or not w.single:
+    w, each = PackerWindow.from_node(node), get_packer_profile(target).pool.max_global_area_per_channel
+    if w is None or each is None or not w.is_single_position:
         return None
     power = w.area & (w.area - 1) == 0
     most = each * w.channels

@@ -63,17 +63,21 @@ def concat_input_count(node: ir.Node, target: Target) -> object:
 
 
 def softmax_row(node: ir.Node, target: Target) -> object:
-    """rows of a softmax have at most {target.softmax.max_length} elements | split the row."""
+    """rows of a softmax have at most {target.softmax_limits.max_length} elements | split the row."""
     shape = static_shape(node.inputs[0])
-    if not shape or target.softmax is None:
+    if not shape or target.softmax_limits is None:
         return None
     length = shape[_softmax_axis(node) % len(shape)]
-    return f"{length} elements" if length > target.softmax.max_length else None
+    return f"{length} elements" if length > target.softmax_limits.max_length else None
 
 
 def softmax_axis(node: ir.Node, target: Target) -> object:
     """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to the end."""
-    shape, axis, axes = static_shape(node.inputs[0]), _softmax_axis(node), get_packer_profile(target).softmax_axes
+    shape, axis, axes = (
+        static_shape(node.inputs[0]),
+        _softmax_axis(node),
+        get_packer_profile(target).correct_softmax_axes,
+    )
     if not shape or axes is None:
         return None
     last = is_float_node(node) and axis % len(shape) == len(shape) - 1
@@ -86,23 +90,24 @@ def _softmax_axis(node: ir.Node) -> int:
 
 
 def transpose_rotation_bytes(node: ir.Node, target: Target) -> object:
-    """transposes that rotate ({own.packing.move.rotations}) take at most {own.packing.move.max_rotated} bytes | cut the
+    """transposes that rotate ({own.packing.transpose.rotations}) take at most
+    {own.packing.transpose.max_rotation_bytes} bytes | cut the
     tensor into parts.
     """
-    shape, most = static_shape(node.inputs[0]), get_packer_profile(target).move.max_rotated
+    shape, most = static_shape(node.inputs[0]), get_packer_profile(target).transpose.max_rotation_bytes
     if shape is None or most is None:
         return None
-    rotated = tuple(ir.get_attr(node, "perm") or ()) in get_packer_profile(target).move.rotations
+    rotated = tuple(ir.get_attr(node, "perm") or ()) in get_packer_profile(target).transpose.rotations
     need = math.prod(shape)
     return f"{need} bytes" if rotated and need > most else None
 
 
 def transpose_crashing_perm(node: ir.Node, target: Target) -> object:
-    """transposes are none of {own.packing.move.broken} | use two others in a row (the quantizer does)."""
+    """transposes are none of {own.packing.transpose.crashing_perms} | use two others in a row (the quantizer does)."""
     perm = tuple(ir.get_attr(node, "perm") or ())
     if is_float_node(node):
         return None
-    return f"{list(perm)}" if perm in get_packer_profile(target).move.broken else None
+    return f"{list(perm)}" if perm in get_packer_profile(target).transpose.crashing_perms else None
 
 
 def slice_axis_count(node: ir.Node, target: Target) -> object:

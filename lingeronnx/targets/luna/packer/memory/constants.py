@@ -17,27 +17,27 @@ __all__ = ["StoredSize", "compute_stored_size", "compute_stored_sizes"]
 class StoredSize(NamedTuple):
     """Bytes of one constant.
 
-    values : as 8 bits each, padded. packed : as the package holds them, which is less of 4-bit weights.
+    unpacked_bytes : as 8 bits each, padded. packed : as the package holds them, which is less of 4-bit weights.
     """
 
-    values: int
-    packed: int
+    unpacked_bytes: int
+    packed_bytes: int
 
     @property
-    def planned(self) -> int:
+    def planned_bytes(self) -> int:
         """From its start to that of the constant behind it, as the executor counts; the package may differ."""
-        whole = round_up(self.values, 16)
-        return whole if self.packed == self.values else whole // 2
+        whole = round_up(self.unpacked_bytes, 16)
+        return whole if self.packed_bytes == self.unpacked_bytes else whole // 2
 
     @property
-    def written(self) -> int:
+    def written_bytes(self) -> int:
         """What the package has there."""
-        return round_up(self.packed, 16)
+        return round_up(self.packed_bytes, 16)
 
     @property
-    def fetched(self) -> int:
+    def fetched_bytes(self) -> int:
         """What is planned for it in a buffer of the DMA, whatever its width."""
-        return round_up(self.values, 16)
+        return round_up(self.unpacked_bytes, 16)
 
 
 def compute_stored_size(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> StoredSize:
@@ -45,7 +45,7 @@ def compute_stored_size(step: PackerStep, index: int, tensor: PackerTensor, targ
     values = _get_unpacked_bytes(step, index, tensor, target)
     if (
         step.weight_bits != 4
-        or get_packer_profile(target).narrow.get(step.op) is not Int4Support.HALVED
+        or get_packer_profile(target).narrow.get(step.op) is not Int4Support.PACKED
         or index != _INT4_INPUT[step.op]
     ):
         return StoredSize(values, values)
@@ -60,23 +60,26 @@ _INT4_INPUT = {CONV2D.name: 1, LINEAR.name: 1, LAYER_NORM.name: 1, "Gather": 0}
 
 def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> int:
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
-        return tensor.bytes
-    group, align = int(step.get("group", 1)), get_packer_profile(target).conv.share_outputs
+        return tensor.size_bytes
+    group, align = int(step.get("group", 1)), get_packer_profile(target).conv.weight_slice_outputs
     if step.op == CONV2D.name:
         return _get_depthwise_weight_bytes(tensor, target) if group > 1 else _get_conv_weight_bytes(tensor, target)
     if step.op == CONV1D.name:
         outputs, channels, kernel = tensor.shape
         if group > 1:
-            return round_up(outputs, get_packer_profile(target).conv.depthwise_align) * kernel
+            return round_up(outputs, get_packer_profile(target).conv.depthwise_output_align) * kernel
         if kernel > get_packer_profile(target).conv.max_kernel_1d:
-            return tensor.bytes
+            return tensor.size_bytes
         return round_up(outputs, 2) * round_up(channels, 8) * kernel
     channels, outputs, kh, kw = tensor.shape
     return round_up(outputs, align) * round_up(channels, 8) * kh * kw
 
 
 def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    align, limit = get_packer_profile(target).conv.share_outputs, get_packer_profile(target).conv.share_weights
+    align, limit = (
+        get_packer_profile(target).conv.weight_slice_outputs,
+        get_packer_profile(target).conv.weight_slice_bytes,
+    )
     outputs, channels, kh, kw = tensor.shape
     one = round_up(channels, 8) * kh * kw
     count = round_up(outputs, align)
@@ -90,8 +93,8 @@ def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
     outputs, _, kh, kw = tensor.shape
     return (
-        round_up(outputs, get_packer_profile(target).conv.depthwise_align)
-        * round_up(kh, get_packer_profile(target).conv.depthwise_rows)
+        round_up(outputs, get_packer_profile(target).conv.depthwise_output_align)
+        * round_up(kh, get_packer_profile(target).conv.depthwise_kernel_row_align)
         * kw
     )
 
@@ -100,7 +103,7 @@ def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSi
     """Return the bytes of every constant that takes memory, in the order in which they lie: by first use."""
     found: dict[str, StoredSize] = {}
     for step in net.steps:
-        kept = {t.name for t in net.constants(step)}
+        kept = {t.name for t in net.get_constants(step)}
         for index, name in enumerate(step.inputs):
             if name in kept and name not in found:
                 found[name] = compute_stored_size(step, index, net.tensors[name], target)

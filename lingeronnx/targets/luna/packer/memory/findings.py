@@ -25,15 +25,15 @@ RESHAPE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 class PlannedGraph:
     """A planned graph: all that a fault may depend on."""
 
-    net: PackerGraph
-    memory: MemoryPlan
+    graph: PackerGraph
+    memory_plan: MemoryPlan
     target: Target
     options: PackerOptions
     places: Mapping[str, str]
 
-    def node(self, step: PackerStep) -> PlacedStep:
+    def get_placed_step(self, step: PackerStep) -> PlacedStep:
         """Look a step's tensors up."""
-        return PlacedStep.of(self.net, step, self.places)
+        return PlacedStep.of(self.graph, step, self.places)
 
 
 def make_wrong_result_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:

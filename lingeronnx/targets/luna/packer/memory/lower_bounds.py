@@ -24,20 +24,20 @@ def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]
     needs: dict[str, int] = {}
     for step in net.steps:
         needs[step.origin] = max(
-            needs.get(step.origin, 0), _compute_step_minimum(net, step, get_packer_profile(target).areas)
+            needs.get(step.origin, 0), _compute_step_minimum(net, step, get_packer_profile(target).work_area_table)
         )
     return needs
 
 
 def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int:
-    names = dict.fromkeys(n for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant)
-    constants = dict.fromkeys(n for n in step.inputs if net.tensors[n].constant)
+    names = dict.fromkeys(n for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant)
+    constants = dict.fromkeys(n for n in step.inputs if net.tensors[n].is_constant)
     if len(names) > _MAX_PLACED_TENSORS or step.op in IN_PLACE_OPERATORS:
         return 0
     needs = []
     for *places, stored in itertools.product((SHARE, PSRAM), repeat=len(names) + 1):
         place_of = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
         where, size = get_work_area(PlacedStep.of(net, step, place_of), table)
-        shared_bytes = sum(net.tensors[name].planned for name in names if place_of[name] == SHARE)
+        shared_bytes = sum(net.tensors[name].planned_bytes for name in names if place_of[name] == SHARE)
         needs.append(shared_bytes + (size if where == SHARE else 0))
     return min(needs)

@@ -69,14 +69,14 @@ def _lstm_venus(node: PlacedStep) -> tuple[Span, ...]:
 def _linear_venusa(node: PlacedStep) -> tuple[Span, ...]:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
-    return _from_start(rows * (outputs + max(outputs, columns)) if node.away and rows > 1 else 0)
+    return _from_start(rows * (outputs + max(outputs, columns)) if node.is_output_in_psram and rows > 1 else 0)
 
 
 @unmeasured("a single output makes as many more bytes as are planned; 96 were seen behind one plan")
 def _linear_perhaps(node: PlacedStep) -> int:
     """Return the bytes that a LinearInt with one output may write, where those of others are not the whole truth."""
     rows = node.x.elements // node.x.shape[-1]
-    return 2 * node.x.elements if node.y.shape[-1] == 1 and node.away and rows > 1 else 0
+    return 2 * node.x.elements if node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1 else 0
 
 
 def _glu(node: PlacedStep) -> tuple[Span, ...]:
@@ -90,7 +90,7 @@ def _softmax_venusa(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _relu_later(node: PlacedStep) -> tuple[Span, ...]:
-    return _from_start(node.x.bytes if node.outside() or node.away else 0)
+    return _from_start(node.x.size_bytes if node.is_input_in_psram() or node.is_output_in_psram else 0)
 
 
 #: Packing.areas -> operator -> need.
@@ -123,22 +123,22 @@ _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give 
 
 def find_work_area(net: PackerGraph, memory: MemoryPlan) -> Allocation | None:
     """Return the work area that all nodes use: the one of the first node that needs one."""
-    areas = [spot for spot in memory.spots.values() if spot.kind == "area"]
+    areas = [spot for spot in memory.allocations.values() if spot.kind == "area"]
     return min(areas, key=lambda spot: spot.first, default=None)
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """A node that writes more bytes than the work area has, up to `end`; `hit` is what is alive there.
+    """A node that writes more bytes than the work area has, up to `end_offset`; `overwritten` is what is alive there.
 
-    sure : it was measured that it writes behind the memory that is planned in all, if it does.
+    is_confirmed : it was measured that it writes behind the memory that is planned in all, if it does.
     """
 
     step: PackerStep
-    need: int
-    end: int
-    hit: tuple[str, ...]
-    sure: bool
+    required_bytes: int
+    end_offset: int
+    overwritten: tuple[str, ...]
+    is_confirmed: bool
 
 
 def find_overruns(net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
@@ -174,19 +174,19 @@ def check_overruns(
     for overrun in find_overruns(net, memory, table, places):
         step = overrun.step
         text = f"{step.op} stays within its work area"
-        value = f"{overrun.need} bytes, {block.size} are planned"
-        if overrun.hit or step.op in _ALWAYS_HARMFUL_OPERATORS:
-            where = f"; {', '.join(overrun.hit)} lies behind" if overrun.hit else ""
+        value = f"{overrun.required_bytes} bytes, {block.size} are planned"
+        if overrun.overwritten or step.op in _ALWAYS_HARMFUL_OPERATORS:
+            where = f"; {', '.join(overrun.overwritten)} lies behind" if overrun.overwritten else ""
             yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
-        elif overrun.end > _get_region_end(memory, block):
-            written = "are written" if overrun.sure else "may be written"
-            past = f"{value}; {overrun.end - _get_region_end(memory, block)} bytes behind the plan {written}"
-            yield VerdictFinding("plan", step.origin, text if overrun.sure else UNCONFIRMED_RULE, past, _REMEDY)
+        elif overrun.end_offset > _get_region_end(memory, block):
+            written = "are written" if overrun.is_confirmed else "may be written"
+            past = f"{value}; {overrun.end_offset - _get_region_end(memory, block)} bytes behind the plan {written}"
+            yield VerdictFinding("plan", step.origin, text if overrun.is_confirmed else UNCONFIRMED_RULE, past, _REMEDY)
 
 
 def _get_region_end(memory: MemoryPlan, spot: Allocation) -> int:
     """Return where the memory ends that is reserved in the place of `spot`: the plan, rounded up to 64."""
-    return round_up(memory.shared if spot.place == SHARE else memory.psram, 64)
+    return round_up(memory.shared if spot.place == SHARE else memory.psram_bytes, 64)
 
 
 def _find_live_overlaps(
@@ -203,16 +203,16 @@ def _find_live_overlaps(
     """
     start, end = span
     hits = []
-    for name, spot in memory.spots.items():
+    for name, spot in memory.allocations.items():
         first, last = exposed.get(name, (spot.offset, spot.offset + spot.size))
         if spot.place != place or spot.kind == "area" or not max(first, start) < min(last, end):
             continue
-        if not spot.first <= index <= spot.last:
+        if not spot.first <= index <= spot.last_step:
             continue
         if spot.kind == "buffer":
-            alive = any(memory.buffers.get(later.name) == name for later in net.steps[index:])
+            alive = any(memory.prefetch_buffers.get(later.name) == name for later in net.steps[index:])
         else:
-            alive = name in net.outputs or bool(net.readers(name))
+            alive = name in net.outputs or bool(net.find_consumers(name))
         if alive:
             hits.append(name)
     return hits
@@ -239,7 +239,7 @@ def _softmax_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, ta
 
 def _average_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
     """The output is hit only by the sums, behind the ones."""
-    own, ones = memory.spots[node.y.name], block.offset + math.prod(node.x.shape[2:])
+    own, ones = memory.allocations[node.y.name], block.offset + math.prod(node.x.shape[2:])
     return {node.y.name: _NOTHING} if own.offset <= ones else {}
 
 
@@ -249,12 +249,12 @@ def _norm_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table
     Constants have been copied from their buffer before the first row; only the copies may lie over what is still to be
     copied. Neither this nor the input is known of venus.
     """
-    row, source, result = node.inputs[1].elements, memory.spots[node.x.name], memory.spots[node.y.name]
+    row, source, result = node.inputs[1].elements, memory.allocations[node.x.name], memory.allocations[node.y.name]
     rows = node.x.elements // row
     exposed = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
     if OVERRUNS[table][LAYER_NORM.name] is not _norm_venus:
-        if (name := memory.buffers.get(node.step.name)) is not None:
-            buffer, copies = memory.spots[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
+        if (name := memory.prefetch_buffers.get(node.step.name)) is not None:
+            buffer, copies = memory.allocations[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
             exposed[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
         if not _is_input_live_later(node, memory):
             exposed[node.x.name] = (source.offset + row, source.offset + rows * row)
@@ -263,7 +263,7 @@ def _norm_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table
 
 def _is_input_live_later(node: PlacedStep, memory: MemoryPlan) -> bool:
     """Whether the input is read again later."""
-    return memory.spots[node.x.name].last > memory.spots[node.y.name].first
+    return memory.allocations[node.x.name].last_step > memory.allocations[node.y.name].first
 
 
 _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
@@ -278,9 +278,9 @@ def check_output_overruns(net: PackerGraph, memory: MemoryPlan, kind: PackerProf
     """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
     for index, step in enumerate(net.steps):
         name, need, what = _get_output_overrun(net, step, kind)
-        if not name or need <= memory.spots[name].size:
+        if not name or need <= memory.allocations[name].size:
             continue
-        spot = memory.spots[name]
+        spot = memory.allocations[name]
         end = spot.offset + need
         behind, over = (spot.offset + spot.size, end), end - _get_region_end(memory, spot)
         hit = [
@@ -301,15 +301,17 @@ def check_output_overruns(net: PackerGraph, memory: MemoryPlan, kind: PackerProf
 @unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
 def _find_cell_overlap(step: PackerStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
     """Return the last cell of an LSTMInt that lies within the bytes `span` of a place; no row had it there."""
-    cells = [memory.spots[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.spots]
+    cells = [
+        memory.allocations[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.allocations
+    ]
     hit = [c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells]
     return [step.outputs[2]] if any(hit) else []
 
 
 def _get_output_overrun(net: PackerGraph, step: PackerStep, kind: PackerProfile) -> tuple[str, int, str]:
     """Return an output, the bytes written to it, and what it is: a last state in 32 bits, two lines whatever it has."""
-    if step.op == LSTM.name and kind.wide_states and len(step.outputs) > 1:
+    if step.op == LSTM.name and kind.has_32bit_lstm_state and len(step.outputs) > 1:
         return step.outputs[1], 4 * net.tensors[step.outputs[1]].elements, "the last state of an LSTMInt"
-    if step.op == LAYER_NORM.name and kind.flat_norm and len(net.tensors[step.inputs[0]].shape) == 2:
+    if step.op == LAYER_NORM.name and kind.supports_2d_layer_norm and len(net.tensors[step.inputs[0]].shape) == 2:
         return step.outputs[0], 2 * net.tensors[step.inputs[1]].elements, "the output of a LayerNormInt of two axes"
     return "", 0, ""

@@ -59,7 +59,7 @@ class Allocation(NamedTuple):
     offset: int
     size: int
     first: int
-    last: int
+    last_step: int
     kind: str = "tensor"
 
 
@@ -67,38 +67,40 @@ class Allocation(NamedTuple):
 class MemoryPlan:
     """A plan.
 
-    spots : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not counted
-    areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored, in the place
-    constants_in; stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}
-    prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants that lie there, to
-    be compared with the limit.
+    allocations : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not
+    counted work_areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored, in the
+    place constant_memory; stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}
+    prefetched_bytes : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants that lie
+    there, to be compared with the limit.
     """
 
-    spots: Mapping[str, Allocation]
+    allocations: Mapping[str, Allocation]
     shared: int
-    psram: int
-    areas: Mapping[str, int]
-    constants: int
-    constants_in: str
-    prefetched: int
-    limit: int
-    need: int
-    stored: Mapping[str, int] = field(default_factory=dict)
-    buffers: Mapping[str, str] = field(default_factory=dict)
+    psram_bytes: int
+    work_areas: Mapping[str, int]
+    constant_bytes: int
+    constant_memory: str
+    prefetched_bytes: int
+    limit_bytes: int
+    required_bytes: int
+    stored_bytes: Mapping[str, int] = field(default_factory=dict)
+    prefetch_buffers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether it is within the limit of the shared memory."""
-        return self.need <= self.limit
+        return self.required_bytes <= self.limit_bytes
 
     @property
-    def outside(self) -> int:
+    def external_bytes(self) -> int:
         """The bytes of external memory, with the constants unless they lie in shared memory."""
-        return self.psram + (0 if self.constants_in == SHARE else self.constants)
+        return self.psram_bytes + (0 if self.constant_memory == SHARE else self.constant_bytes)
 
-    def living(self, nodes: int) -> list[int]:
+    def compute_live_bytes(self, nodes: int) -> list[int]:
         """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
-        return sum_live_bytes(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
+        return sum_live_bytes(
+            nodes, [(s.size, s.first, s.last_step) for s in self.allocations.values() if s.place == SHARE]
+        )
 
 
 @dataclass(slots=True)
@@ -117,13 +119,13 @@ class _PlanItem:
 def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
     """Return the place of every tensor of a run and of every constant."""
     places = {}
-    for tensor in net.values():
-        moved = PSRAM if tensor.bytes > options.thresholds[3] else SHARE
-        asked = options.places.get(tensor.name, moved)
+    for tensor in net.iterate_tensors():
+        moved = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
+        asked = options.placements.get(tensor.name, moved)
         places[tensor.name] = PSRAM if asked == PSRAM else SHARE  # flash is planned as shared memory
     for step in net.steps:
-        for constant in net.constants(step):
-            places[constant.name] = options.parameters
+        for constant in net.get_constants(step):
+            places[constant.name] = options.constant_memory
     return places
 
 
@@ -143,8 +145,8 @@ def plan_memory(
     What lives at once needs a block each, which often says so before there is a plan.
     """
     stored = compute_stored_sizes(net, target)
-    total = sum(one.written for one in stored.values())
-    held = total if options.parameters == SHARE else 0
+    total = sum(one.written_bytes for one in stored.values())
+    held = total if options.constant_memory == SHARE else 0
     if max_bytes is not None and held >= max_bytes:
         return None
     places = resolve_placements(net, options)
@@ -167,27 +169,31 @@ def plan_memory(
     shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
     if max_bytes is not None and shared + held >= max_bytes:
         return None
-    spots = best.spots(items)
+    spots = best.get_allocations(items)
     limit = get_shared_memory_limit(target, options)
     return MemoryPlan(
-        spots=spots,
+        allocations=spots,
         shared=shared,
-        psram=psram,
-        areas=areas,
-        constants=total,
-        constants_in=options.parameters,
-        prefetched=fetched,
-        limit=limit,
-        need=shared + held,
-        stored={name: one.written for name, one in stored.items()},
-        buffers=users,
+        psram_bytes=psram,
+        work_areas=areas,
+        constant_bytes=total,
+        constant_memory=options.constant_memory,
+        prefetched_bytes=fetched,
+        limit_bytes=limit,
+        required_bytes=shared + held,
+        stored_bytes={name: one.written_bytes for name, one in stored.items()},
+        prefetch_buffers=users,
     )
 
 
 def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
     """Return the bytes of shared memory that a plan may need."""
     assert target.shared_memory is not None
-    return target.shared_memory if options.limit is None else min(target.shared_memory, options.limit)
+    return (
+        target.shared_memory
+        if options.shared_memory_limit is None
+        else min(target.shared_memory, options.shared_memory_limit)
+    )
 
 
 def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
@@ -213,16 +219,16 @@ def _collect_tensors(net: PackerGraph, places: Mapping[str, str]) -> list[_PlanI
     late: list[_PlanItem] = []
     roots: dict[str, str] = {}
     for name in net.inputs:
-        items.append(_PlanItem(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
+        items.append(_PlanItem(name, net.tensors[name].planned_bytes, 0, until.get(name, 0), places[name]))
     for index, step in enumerate(net.steps):
         for name in step.outputs:
             end = last if name in net.outputs else until.get(name, index)
-            item = _PlanItem(name, net.tensors[name].planned, index, end, places[name])
+            item = _PlanItem(name, net.tensors[name].planned_bytes, index, end, places[name])
             if step.op in IN_PLACE_OPERATORS and places.get(step.inputs[0]) == places[name]:
                 source = step.inputs[0]
-                if not net.tensors[source].constant:
+                if not net.tensors[source].is_constant:
                     item.root = roots[name] = roots.get(source, source)
-            (late if step.made == "part" else items).append(item)
+            (late if step.created_as == "part" else items).append(item)
     for item in items:
         if item.name in RESERVED_BUFFER_NAMES:  # taken for a buffer of the DMA, which lives for the whole run
             item.first, item.last = 0, last
@@ -237,7 +243,7 @@ def _collect_work_areas(
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = get_work_area(PlacedStep.of(net, step, places), get_packer_profile(target).areas)
+        place, size = get_work_area(PlacedStep.of(net, step, places), get_packer_profile(target).work_area_table)
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)
@@ -253,19 +259,19 @@ def _collect_prefetch_buffers(
     net: PackerGraph, stored: Mapping[str, StoredSize], options: PackerOptions
 ) -> tuple[list[_PlanItem], dict[str, str], int]:
     """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
-    if not options.prefetch or options.parameters == SHARE:
+    if not options.prefetch or options.constant_memory == SHARE:
         return [], {}, 0
     largest: dict[str, int] = {}
     users: dict[str, str] = {}
     total = 0
     for step in net.steps:
-        own = [stored[t.name] for t in net.constants(step)]
-        size = sum(one.fetched for one in own)
+        own = [stored[t.name] for t in net.get_constants(step)]
+        size = sum(one.fetched_bytes for one in own)
         if step.op in PREFETCHING_OPERATORS and size:
             label = f"#dma-buffer{len(users) % 2 + 1}"
             users[step.name] = label
             largest[label] = max(largest.get(label, 0), size)
-            total += sum(one.written for one in own)
+            total += sum(one.written_bytes for one in own)
     last = len(net.steps) - 1
     return [_PlanItem(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
 
@@ -281,7 +287,7 @@ class _BlockPool:
         self.lives: list[list[tuple[int, int]]] = []
         self._by_size: list[tuple[int, int]] = []  # (size, index)
 
-    def put(self, size: int, first: int, last: int) -> int:
+    def allocate(self, size: int, first: int, last: int) -> int:
         """Return the index of the smallest block free from first to last, or of a new one."""
         for at in range(bisect.bisect_left(self._by_size, (size, 0)), len(self._by_size)):
             index = self._by_size[at][1]
@@ -317,14 +323,14 @@ class _BlockLayout:
     def at(self, place: str) -> _BlockPool:
         return self.blocks.setdefault(place, _BlockPool())
 
-    def put(self, item: _PlanItem, life: _PlanItem) -> None:
+    def allocate(self, item: _PlanItem, life: _PlanItem) -> None:
         """Give an item the best block that is free all its life."""
-        self.chosen[item.name] = self.at(item.place).put(item.size, life.first, life.last)
+        self.chosen[item.name] = self.at(item.place).allocate(item.size, life.first, life.last)
 
     def bytes_in(self, place: str) -> int:
         return sum(self.blocks[place].sizes) if place in self.blocks else 0
 
-    def spots(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
+    def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
         """Return where all items lie; what is made in place has the address of its root."""
         offsets = {place: layout.offsets() for place, layout in self.blocks.items()}
         return {
@@ -354,7 +360,7 @@ def _layout_by_size(items: Sequence[_PlanItem], owners: Mapping[str, _PlanItem])
     """The largest first; what is made in place takes a block for its root's life, and does not use it."""
     layout = _BlockLayout()
     for item in sorted(items, key=lambda item: -item.size):
-        layout.put(item, owners[item.root or item.name])
+        layout.allocate(item, owners[item.root or item.name])
     return layout
 
 
@@ -368,7 +374,7 @@ def _layout_by_live_bytes(nodes: int, owners: Sequence[_PlanItem]) -> _BlockLayo
     for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
         for item in alive[index]:
             if item.name not in layout.chosen:
-                layout.put(item, item)
+                layout.allocate(item, item)
     return layout
 
 

@@ -59,12 +59,12 @@ class PlacedStep(NamedTuple):
         """Return the first output."""
         return self.outputs[0]
 
-    def outside(self, index: int = 0) -> bool:
+    def is_input_in_psram(self, index: int = 0) -> bool:
         """Whether an input lies in PSRAM."""
         return self.places.get(self.inputs[index].name, SHARE) == PSRAM
 
     @property
-    def away(self) -> bool:
+    def is_output_in_psram(self) -> bool:
         """Whether the output lies in PSRAM."""
         return self.places.get(self.y.name, SHARE) == PSRAM
 
@@ -86,14 +86,14 @@ def _depthwise(node: PlacedStep) -> bool:
 
 
 def _conv_arcs(node: PlacedStep) -> int:
-    return node.y.planned if node.away else 0
+    return node.y.planned_bytes if node.is_output_in_psram else 0
 
 
 def _conv_venusa(node: PlacedStep) -> int:
-    if not node.away:
+    if not node.is_output_in_psram:
         return 0
     if _conv_row(node, 8) * node.x.shape[2] <= _MAX_CHUNK_BYTES:
-        return node.y.planned
+        return node.y.planned_bytes
     deep = _depthwise(node)
     limit, row = (32768, _conv_row(node, 4)) if deep else (_MAX_CHUNK_BYTES, _conv_row(node, 8))
     kernel, stride = node.inputs[1].shape[2], node.step.get("strides", [1, 1])[0]
@@ -109,7 +109,7 @@ def _conv_venus(node: PlacedStep) -> int:
     source, result = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
     row = _conv_row(node, 8)
     if row * height <= _MAX_CHUNK_BYTES:
-        return (source if node.outside() else 0) + (result if node.away else 0)
+        return (source if node.is_input_in_psram() else 0) + (result if node.is_output_in_psram else 0)
     deep = _depthwise(node)
     if not deep and height * width < _MAX_CHUNK_BYTES:
         return 0
@@ -124,7 +124,7 @@ def _conv_venus(node: PlacedStep) -> int:
 
 
 def _deconv_venusa(node: PlacedStep) -> int:
-    return min(_MAX_CHUNK_BYTES, node.y.elements) if node.outside(1) else 0
+    return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_input_in_psram(1) else 0
 
 
 # ---- products ----------------------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ def _get_matmul_shape(node: PlacedStep) -> tuple[int, int, int]:
 
 
 def _linear_arcs(node: PlacedStep) -> int:
-    return node.x.planned + node.y.planned
+    return node.x.planned_bytes + node.y.planned_bytes
 
 
 def _linear_venusa(node: PlacedStep) -> int:
     m, n, _ = _get_matmul_shape(node)
     if round_up(m, 4) * round_up(n, 8) > _MAX_CHUNK_BYTES:
-        return max(node.x.planned, node.y.planned)
-    return node.x.planned
+        return max(node.x.planned_bytes, node.y.planned_bytes)
+    return node.x.planned_bytes
 
 
 def _get_rows_per_pass(m: int, n: int) -> int:
@@ -157,21 +157,21 @@ def _get_rows_per_pass(m: int, n: int) -> int:
 
 def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
     part = _get_rows_per_pass(m, n)
-    if node.outside() and node.away:
+    if node.is_input_in_psram() and node.is_output_in_psram:
         return part * max(n, columns) + 4 * part * columns
-    if node.outside():
+    if node.is_input_in_psram():
         return part * n
-    return part * columns if node.away else 0
+    return part * columns if node.is_output_in_psram else 0
 
 
 def _linear_venus(node: PlacedStep) -> int:
     m, n, columns = _get_matmul_shape(node)
-    return (4 * node.y.planned if len(node.inputs) > 2 else 0) + _get_staging_bytes(node, m, n, columns)
+    return (4 * node.y.planned_bytes if len(node.inputs) > 2 else 0) + _get_staging_bytes(node, m, n, columns)
 
 
 def _bmm_venus(node: PlacedStep) -> int:
     m, n, columns = node.x.shape[-2], node.x.shape[-1], node.y.shape[-1]
-    return _get_staging_bytes(node, m, n, columns) + (n * columns if node.outside(1) else 0)
+    return _get_staging_bytes(node, m, n, columns) + (n * columns if node.is_input_in_psram(1) else 0)
 
 
 # ---- pools -------------------------------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ def _get_padded_map_bytes(node: PlacedStep) -> int:
 
 def _max_pool_venus(node: PlacedStep) -> int:
     if _get_padded_map_bytes(node) > _MAX_CHUNK_BYTES:
-        return max(61440, node.y.planned)
-    return node.y.planned if node.away else 0
+        return max(61440, node.y.planned_bytes)
+    return node.y.planned_bytes if node.is_output_in_psram else 0
 
 
 def _max_pool_arcs_venusa(node: PlacedStep) -> int:
-    return min(node.y.planned, _MAX_CHUNK_BYTES) if node.away else 0
+    return min(node.y.planned_bytes, _MAX_CHUNK_BYTES) if node.is_output_in_psram else 0
 
 
 def _make_average_pool_rule(power_of_two_bytes: int) -> WorkAreaRule:
@@ -223,7 +223,7 @@ def _lstm_venus(node: PlacedStep) -> int:
 
 
 def _lstm_arcs_venusa(node: PlacedStep) -> int:
-    return _lstm_venus(node) + sum(t.planned for t in node.inputs if t.constant)
+    return _lstm_venus(node) + sum(t.planned_bytes for t in node.inputs if t.is_constant)
 
 
 def _glu(node: PlacedStep) -> int:
@@ -241,7 +241,7 @@ def _softmax_venus(node: PlacedStep) -> int:
 
 
 def _softmax_arcs(node: PlacedStep) -> int:
-    return min(4 * node.x.planned + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _MAX_CHUNK_BYTES)
+    return min(4 * node.x.planned_bytes + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _MAX_CHUNK_BYTES)
 
 
 def _softmax_venusa(node: PlacedStep) -> int:
@@ -249,12 +249,16 @@ def _softmax_venusa(node: PlacedStep) -> int:
 
 
 def _relu(node: PlacedStep) -> int:
-    return min((node.x.planned if node.outside() else 0) + (node.y.planned if node.away else 0), _MAX_CHUNK_BYTES)
+    return min(
+        (node.x.planned_bytes if node.is_input_in_psram() else 0)
+        + (node.y.planned_bytes if node.is_output_in_psram else 0),
+        _MAX_CHUNK_BYTES,
+    )
 
 
 def _transpose(node: PlacedStep) -> int:
-    need = (node.x.planned if node.outside() else 0) + (
-        node.y.planned if node.away and node.x.planned >= _MAX_CHUNK_BYTES else 0
+    need = (node.x.planned_bytes if node.is_input_in_psram() else 0) + (
+        node.y.planned_bytes if node.is_output_in_psram and node.x.planned_bytes >= _MAX_CHUNK_BYTES else 0
     )
     return min(need, _MAX_CHUNK_BYTES)
 
@@ -262,14 +266,14 @@ def _transpose(node: PlacedStep) -> int:
 def _needs_operand_copies(node: PlacedStep) -> list[bool]:
     """Return for both operands whether a copy is made: at another scale than the output's, or in PSRAM."""
     scales = [node.step.get("scale_x"), node.step.get("scale_y")]
-    return [scale != node.step.get("scale_o") or node.outside(i) for i, scale in enumerate(scales)]
+    return [scale != node.step.get("scale_o") or node.is_input_in_psram(i) for i, scale in enumerate(scales)]
 
 
 def _add(node: PlacedStep) -> int:
     needs = _needs_operand_copies(node)
-    if node.away:
-        return max(node.x.planned, sum(needs) * node.x.planned)
-    return node.x.planned if all(needs) else 0
+    if node.is_output_in_psram:
+        return max(node.x.planned_bytes, sum(needs) * node.x.planned_bytes)
+    return node.x.planned_bytes if all(needs) else 0
 
 
 def _add_venusa(node: PlacedStep) -> int:
@@ -277,7 +281,7 @@ def _add_venusa(node: PlacedStep) -> int:
 
 
 def _sub(node: PlacedStep) -> int:
-    return sum(_needs_operand_copies(node)) * node.x.planned
+    return sum(_needs_operand_copies(node)) * node.x.planned_bytes
 
 
 def _mul(node: PlacedStep) -> int:
@@ -288,21 +292,21 @@ def _mul(node: PlacedStep) -> int:
 
 
 def _copy(node: PlacedStep) -> int:
-    return node.x.planned
+    return node.x.planned_bytes
 
 
 def _make_scaled_input_rule(factor: int) -> WorkAreaRule:
-    return lambda node: factor * node.x.planned
+    return lambda node: factor * node.x.planned_bytes
 
 
 def _cat_venusa(node: PlacedStep) -> int:
-    return min(_MAX_CHUNK_BYTES, node.y.elements) if node.away else 0
+    return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_output_in_psram else 0
 
 
 def _cat(node: PlacedStep) -> int:
     scale = node.step.get("scale_o")
     rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in range(len(node.inputs)))
-    if not rescaled or not (node.away or any(node.outside(i) for i in range(len(node.inputs)))):
+    if not rescaled or not (node.is_output_in_psram or any(node.is_input_in_psram(i) for i in range(len(node.inputs)))):
         return 0
     axis = int(node.step.get("dim", node.step.get("axis", 1))) % len(node.y.shape)
     return math.prod(node.y.shape[axis:])
@@ -371,5 +375,5 @@ INPUT_PLACED_OPERATORS = (AVG_POOL2D.name, PAD.name, MUL.name)
 def get_work_area(node: PlacedStep, table: str) -> tuple[str, int]:
     """Return (place, bytes) of the work area of a node; 0 bytes for none."""
     rule = WORK_AREA_RULES[table].get(node.step.op)
-    place = PSRAM if node.step.op in INPUT_PLACED_OPERATORS and node.outside() else SHARE
+    place = PSRAM if node.step.op in INPUT_PLACED_OPERATORS and node.is_input_in_psram() else SHARE
     return place, 0 if rule is None else rule(node)

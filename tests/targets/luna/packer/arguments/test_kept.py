@@ -24,8 +24,8 @@ regions = st.builds(
 
 def bytes_needed(parts, own):
     """Return what the C program reserves: what the others take in turn, and a region for each of `own`."""
-    turns = [64 * ((part.common + 63) // 64) for i, part in enumerate(parts) if i not in own]
-    return max([0, *turns]) + sum(64 * ((parts[i].own + 63) // 64) for i in own)
+    turns = [64 * ((part.common_bytes + 63) // 64) for i, part in enumerate(parts) if i not in own]
+    return max([0, *turns]) + sum(64 * ((parts[i].resident_bytes + 63) // 64) for i in own)
 
 
 @given(st.lists(regions, max_size=6), st.integers(0, 2500))
@@ -33,10 +33,10 @@ def test_all_regions_fit_and_no_part_that_would_save_is_left_out(parts, room):
     """Law: what is kept fits and saves; nothing that saves can be added."""
     own = select_resident_parts(parts, room)
     assert own == sorted(set(own))
-    assert all(parts[i].saved > 0 for i in own)
+    assert all(parts[i].saved_cycles > 0 for i in own)
     assert not own or bytes_needed(parts, own) <= room
     for i in set(range(len(parts))) - set(own):
-        assert parts[i].saved == 0 or bytes_needed(parts, [*own, i]) > room
+        assert parts[i].saved_cycles == 0 or bytes_needed(parts, [*own, i]) > room
 
 
 def test_what_saves_more_for_its_bytes_goes_first():
@@ -67,19 +67,19 @@ def cut(objective=None, target=ARCS, build=two):
     result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast")
     if objective is not None:
         result.graph.metadata_props[OBJECTIVE_KEY] = objective
-    parts = split_into_parts(target.named(result.graph), target)
-    choices = [target.verdict(part.graph) for part in parts.chip]
+    parts = split_into_parts(target.with_safe_names(result.graph), target)
+    choices = [target.evaluate_packing(part.graph) for part in parts.chip]
     assert len(choices) == 2 + (build is three)
-    assert all(choice.verdict.chip_ready for choice in choices)
+    assert all(choice.verdict.is_chip_ready for choice in choices)
     return result, parts, choices
 
 
 def test_both_keep_their_constants_where_they_fit():
     """Waiting for constants goes, and the whole still computes the same."""
     result, parts, choices = cut()
-    assert all(WORD in choice.line for choice in choices)
+    assert all(WORD in choice.command_line for choice in choices)
     assert sum(choice.verdict.cost.shared for choice in choices) <= ARCS.shared_memory
-    assert all(choice.verdict.time.waits == 0 for choice in choices)
+    assert all(choice.verdict.latency.waits == 0 for choice in choices)
     feed = {"x": nets.samples(two(), 4)["x"][:1]}
     have = dict(feed)
     for part in parts.parts:
@@ -94,7 +94,7 @@ def test_one_alone_where_both_do_not_fit():
     needs = [choice.verdict.cost.shared for choice in choices]
     room = bytes_needed([PartMemoryDemand(need, need) for need in needs], range(3)) - 1
     _, parts, choices = cut(target=dataclasses.replace(ARCS, shared_memory=room), build=three)
-    own = [i for i, choice in enumerate(choices) if WORD in choice.line]
+    own = [i for i, choice in enumerate(choices) if WORD in choice.command_line]
     assert 0 < len(own) < 3
     needs = [choice.verdict.cost.shared for choice in choices]
     assert bytes_needed([PartMemoryDemand(need, need) for need in needs], own) <= room
@@ -106,5 +106,5 @@ def test_one_alone_where_both_do_not_fit():
 @pytest.mark.parametrize(("objective", "target"), [("memory", ARCS), (None, VENUS)])
 def test_none_for_memory_and_none_at_another_chips_prices(objective, target):
     _, parts, choices = cut(objective, target)
-    assert not any(WORD in choice.line for choice in choices)
+    assert not any(WORD in choice.command_line for choice in choices)
     assert {part.graph.metadata_props[PARTS_KEY] for part in parts.chip} == {"several"}
